@@ -1,0 +1,1 @@
+//! The composition root: opens the adapters, builds every part, runs them.

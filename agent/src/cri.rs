@@ -1,0 +1,1 @@
+//! The container runtime, through the CRI: the only place that knows its messages.

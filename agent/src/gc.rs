@@ -1,0 +1,1 @@
+//! Dead containers, sandboxes and their logs.

@@ -1,0 +1,9 @@
+//! Everything that touches the kernel, so that the rest of the agent does not.
+
+pub mod bpf;
+pub mod btf;
+pub mod cgroup;
+pub mod hierarchy;
+pub mod mount;
+pub mod proc;
+pub mod resolv;

@@ -1,0 +1,1 @@
+//! Reads field offsets from the kernel's BTF.

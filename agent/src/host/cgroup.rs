@@ -1,0 +1,1 @@
+//! Cgroups of pods: made, limited, read and removed.

@@ -1,0 +1,1 @@
+//! Mounts: binds, tmpfs, and subpaths that no link can lead astray.

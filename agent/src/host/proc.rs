@@ -1,0 +1,1 @@
+//! The machine: memory, CPUs, host name, addresses, the agent's own process.

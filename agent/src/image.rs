@@ -1,0 +1,1 @@
+//! Images: policies, pulls one at a time, back-off.

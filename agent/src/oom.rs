@@ -1,0 +1,1 @@
+//! Memory kills: whose limit was hit, and what is said about it.

@@ -1,0 +1,1 @@
+//! Where pods come from: merges every source into one ordered stream of updates.

@@ -1,0 +1,1 @@
+//! A containerd of the agent's own, for machines that bring none.

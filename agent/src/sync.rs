@@ -1,0 +1,1 @@
+//! The sync loop: one select over updates, pod events and ticks.

@@ -1,0 +1,1 @@
+//! Volumes of pods: set up before containers start, mounted into them, removed after the pod.

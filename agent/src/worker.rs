@@ -1,0 +1,1 @@
+//! One task per pod, which brings what runs to what is wanted.
