@@ -1,5 +1,6 @@
 //! Plain data of the whole agent: no I/O, no async, nothing of ours imported.
 
+pub mod backoff;
 pub mod clock;
 pub mod id;
 pub mod kernel;

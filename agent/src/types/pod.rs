@@ -144,6 +144,30 @@ impl Pod {
             .chain(self.regular_containers().map(|c| (c, Role::Regular)))
     }
 
+    /// Does `container`, which ended with `exit_code`, start again? The container's own rules and
+    /// policy come before the pod's (RST-06). Not asked of an init container that succeeded: that
+    /// one is done, whatever the policy.
+    pub fn should_restart(&self, container: &Container, exit_code: i32) -> bool {
+        if let Some(policy) = container.restart_policy.as_deref() {
+            let has_rule = container
+                .restart_policy_rules
+                .iter()
+                .flatten()
+                .find(|rule| {
+                    rule.exit_codes.as_ref().is_some_and(|codes| {
+                        let is_listed = codes.values.iter().flatten().any(|&v| v == exit_code);
+                        is_listed == (codes.operator == "In")
+                    })
+                })
+                .is_some_and(|rule| rule.action == "Restart");
+            return has_rule || restarts(policy, exit_code);
+        }
+        restarts(
+            self.spec().restart_policy.as_deref().unwrap_or("Always"),
+            exit_code,
+        )
+    }
+
     /// The pod's name as messages of the kubelet have it: `name_namespace(uid)`.
     pub fn described(&self) -> String {
         format!(
@@ -152,6 +176,14 @@ impl Pod {
             self.key().namespace,
             self.uid()
         )
+    }
+}
+
+fn restarts(policy: &str, exit_code: i32) -> bool {
+    match policy {
+        "Never" => false,
+        "OnFailure" => exit_code != 0,
+        _ => true,
     }
 }
 
