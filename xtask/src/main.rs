@@ -1,1 +1,67 @@
-fn main() {}
+//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `build-ebpf` and what they stand on.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the bans are for the agent: these tasks have no runtime that a sleep could block, \
+              and nothing in them pauses time"
+)]
+
+mod cache;
+mod command;
+mod images;
+mod setup;
+mod upstream;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Skep's own tasks")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build the tested versions of containerd, runc, the CNI plugins and crictl, and say where
+    /// they are.
+    Upstream {
+        /// Only these; all where none is named.
+        parts: Vec<upstream::Part>,
+    },
+    /// Make the images that examples and tests use, and say where they are.
+    Images,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<()> {
+    match task {
+        Task::Upstream { parts } => {
+            setup::ensure_test()?;
+            let parts = if parts.is_empty() {
+                upstream::ALL.to_vec()
+            } else {
+                parts
+            };
+            for (_, dir) in upstream::ensure(&parts)?.iter() {
+                println!("{}", dir.display());
+            }
+        }
+        Task::Images => {
+            setup::ensure_run()?;
+            println!("{}", images::ensure()?.display());
+        }
+    }
+    Ok(())
+}
