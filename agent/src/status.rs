@@ -1,5 +1,8 @@
 //! What the agent says of each pod: computed by the pods' workers, read by everyone else.
 
+mod compute;
+mod printed;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
@@ -10,6 +13,9 @@ use crate::types::{
     id::{PodKey, PodUid},
     pod::Pod,
 };
+
+pub use compute::{Phase, StatusInput, Waiting, compute, finish, phase};
+pub use printed::{Printed, printed};
 
 /// A pod beside its status.
 #[derive(Clone, Debug)]

@@ -116,6 +116,12 @@ fn same_class(mut classes: impl Iterator<Item = QosClass>) -> QosClass {
     }
 }
 
+/// Requests and limits of a pod with its overhead, by resource name: what its status shows
+/// (COND-28).
+pub fn pod_amounts(spec: &PodSpec) -> (Amounts, Amounts) {
+    (requests(spec, true), limits(spec, true))
+}
+
 /// Requests of a pod with its overhead: what its cgroup gets.
 pub fn pod_requests(spec: &PodSpec) -> PodRequests {
     requests_of(requests(spec, true))
