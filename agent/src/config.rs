@@ -1,8 +1,23 @@
 //! What the agent was told to do: validated and typed, grouped by the part that uses it.
 //!
-//! No serde here: `flags` and `file` read the outside forms, `validate` makes this of them.
+//! No serde here: `flags` and `file` read the outside forms, `validate` makes this of them. `table`
+//! names every setting once; what is not built is refused by name.
+
+pub mod docs;
+mod dropin;
+mod duration;
+mod file;
+mod flags;
+pub mod gates;
+pub mod run;
+mod settings;
+pub mod table;
+pub mod up;
+pub mod validate;
+mod value;
 
 use std::{
+    fmt,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
@@ -26,6 +41,8 @@ pub struct Config {
     pub pleg: PlegSettings,
     pub servers: ServerSettings,
     pub process: ProcessSettings,
+    /// `featureGates`, over the defaults.
+    pub gates: gates::Gates,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +99,7 @@ pub struct FileSource {
     pub period: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HttpSource {
     /// `staticPodURL`.
     pub url: String,
@@ -90,6 +107,17 @@ pub struct HttpSource {
     pub headers: Vec<(String, String)>,
     /// `httpCheckFrequency`.
     pub period: Duration,
+}
+
+impl fmt::Debug for HttpSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("HttpSource")
+            .field("url", &self.url)
+            .field("headers", &names)
+            .field("period", &self.period)
+            .finish()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -221,8 +249,10 @@ pub struct ServerSettings {
 pub struct ProcessSettings {
     /// `oomScoreAdj`.
     pub oom_score_adj: i32,
-    /// `maxOpenFiles`.
+    /// `maxOpenFiles`; 0 leaves the limit as it is.
     pub max_open_files: u64,
+    /// `failSwapOn`: refuse to start with active swap.
+    pub fail_swap_on: bool,
     /// `--lock-file`.
     pub lock_file: Option<PathBuf>,
     /// `logging.format` and `--v`.
