@@ -24,11 +24,14 @@ pub struct KernelEvent {
 pub enum KernelFact {
     /// A cgroup was made under a tracked one. `name` is the last part of its path.
     Made { parent: CgroupId, name: String },
-    /// The first process came into a container's cgroup: what becomes its main process.
+    /// The first process came into a container's cgroup. Not yet the main one: runc puts a helper
+    /// there, which forks it. The main process is the first that calls exec there.
     Attached { pid: u32 },
     /// The main process called exec: the container's own program runs now.
     Started { pid: u32, comm: String },
-    /// A whole process (thread group) of the cgroup ended.
+    /// A whole process (thread group) of the cgroup ended: the main process, the first process of
+    /// the container's pid namespace, or a memory killer's victim; every process where the main
+    /// one is not known yet (a container from before the agent's start).
     Exited {
         pid: u32,
         is_main: bool,
