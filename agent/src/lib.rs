@@ -6,6 +6,7 @@ pub mod types;
 pub mod config;
 pub mod health;
 pub mod metrics;
+pub mod telemetry;
 
 // The outside world.
 pub mod cri;

@@ -260,9 +260,10 @@ impl Check<'_> {
             ));
             return Some(format!("unix://{text}"));
         }
-        let is_unix = text
+        let path = text
             .strip_prefix("unix://")
-            .is_some_and(|path| path.starts_with('/') && path.len() > 1);
+            .or_else(|| text.strip_prefix("unix:"));
+        let is_unix = path.is_some_and(|path| path.starts_with('/') && path.len() > 1);
         if !is_unix {
             self.refuse(
                 key,
@@ -271,7 +272,7 @@ impl Check<'_> {
                 ),
             );
         }
-        Some(text)
+        Some(path.map_or(text.clone(), |path| format!("unix://{path}")))
     }
 
     fn sources(&mut self, strictness: Strictness) -> SourceSettings {
