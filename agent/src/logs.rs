@@ -1,6 +1,6 @@
 //! Container log files in the CRI format: read, follow, rotate.
 //!
-//! The runtime writes a container's output to one live file. [`read()`] turns it into the bytes that
+//! The runtime writes a container's output to one live file. [`open`] turns it into the bytes that
 //! `kubectl logs` shows, and follows it through rotations; [`rotate`] keeps its size within bounds.
 //! Neither owns state that others see: the files are the state.
 
@@ -11,4 +11,4 @@ mod read;
 pub mod rotate;
 mod tail;
 
-pub use read::{Error, LogOptions, read};
+pub use read::{Error, LogOptions, open};

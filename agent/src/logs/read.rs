@@ -77,51 +77,29 @@ pub enum Error {
     Stopping,
 }
 
-/// The bytes of a log. With `follow`, goes on until `ended` (the container has stopped) and the
-/// file's end; without, `ended` is not looked at. Reads when it is polled: a slow reader holds up
-/// nobody.
-pub fn read(
+/// Opens a log. The stream has its bytes; with `follow` it goes on until `ended` (the container has
+/// stopped) and the file's end, without, `ended` is not looked at. Reads when it is polled: a slow
+/// reader holds up nobody.
+pub async fn open(
     path: PathBuf,
     options: LogOptions,
     ended: impl Future<Output = ()> + Send + 'static,
-) -> impl Stream<Item = Result<Bytes, Error>> + Send {
-    let state = State::Unopened {
-        path,
-        options,
-        ended: Box::pin(ended),
-    };
-    futures::stream::unfold(state, |state| async move {
-        let mut reader = match state {
-            State::Over => return None,
-            State::Open(reader) => reader,
-            State::Unopened {
-                path,
-                options,
-                ended,
-            } => match Reader::open(path, options, ended).await {
-                Ok(reader) => Box::new(reader),
-                Err(error) => return Some((Err(error), State::Over)),
-            },
-        };
-        match reader.next().await {
-            Ok(Some(bytes)) => Some((Ok(bytes), State::Open(reader))),
-            Ok(None) => None,
-            Err(error) => Some((Err(error), State::Over)),
-        }
-    })
+) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send, Error> {
+    let reader = Reader::open(path, options, Box::pin(ended)).await?;
+    Ok(futures::stream::unfold(
+        Some(Box::new(reader)),
+        |reader| async {
+            let mut reader = reader?;
+            match reader.next().await {
+                Ok(Some(bytes)) => Some((Ok(bytes), Some(reader))),
+                Ok(None) => None,
+                Err(error) => Some((Err(error), None)),
+            }
+        },
+    ))
 }
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-enum State {
-    Unopened {
-        path: PathBuf,
-        options: LogOptions,
-        ended: Ended,
-    },
-    Open(Box<Reader>),
-    Over,
-}
 
 /// A file that is being read: plain, or rotated and compressed.
 type Source = Box<dyn Read + Send>;

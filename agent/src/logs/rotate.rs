@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::LogSettings,
+    cri,
     types::{clock, id::ContainerId},
 };
 
@@ -46,6 +47,14 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Asks the runtime to open a container's log file anew (ReopenContainerLog).
 pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<'static, Result<(), Cause>> + Send + Sync>;
+
+/// [`Reopen`] through the CRI.
+pub fn reopen_through(client: cri::Client) -> Reopen {
+    Arc::new(move |container| {
+        let client = client.clone();
+        Box::pin(async move { Ok(client.reopen_log(&container).await?) })
+    })
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

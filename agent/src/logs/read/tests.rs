@@ -1,6 +1,6 @@
 use std::{io::Write as _, sync::Arc};
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use proptest::prelude::*;
 use tokio::{sync::watch, time::timeout};
 
@@ -11,6 +11,15 @@ use crate::logs::rotate::{
 };
 
 const SOON: Duration = Duration::from_secs(20);
+
+/// A stream whose first item tells what became of opening.
+fn read(
+    path: PathBuf,
+    options: LogOptions,
+    ended: impl Future<Output = ()> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, Error>> + Send {
+    futures::stream::once(open(path, options, ended)).try_flatten()
+}
 
 async fn text(path: &Path, options: LogOptions) -> String {
     let pieces: Vec<_> = timeout(

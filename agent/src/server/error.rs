@@ -1,0 +1,50 @@
+//! An answer that says what is wrong: a status code and `{"message": ...}`.
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+use super::wire::Refused;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub status: StatusCode,
+    pub message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+        }
+    }
+
+    /// With the error's causes, which its own text leaves out.
+    pub(super) fn internal(error: &dyn std::error::Error) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, with_causes(error))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = Refused {
+            message: self.message,
+        };
+        (self.status, Json(body)).into_response()
+    }
+}
+
+/// One line: what was tried, then why it failed.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
