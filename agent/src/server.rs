@@ -87,7 +87,10 @@ pub enum Error {
     #[error("cannot make the local socket {}", path.display())]
     Socket { path: PathBuf, source: io::Error },
     #[error("cannot serve {what}")]
-    Serve { what: &'static str, source: io::Error },
+    Serve {
+        what: &'static str,
+        source: io::Error,
+    },
 }
 
 /// Takes the addresses. The local socket replaces a stale one, which is safe because `lock` shows
@@ -145,9 +148,7 @@ impl Task {
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let health = health::router(&self.links);
         let pods = health.clone().merge(health::pods_router(&self.links));
-        let local = pods
-            .clone()
-            .merge(local::router(&self.links, stop.clone()));
+        let local = pods.clone().merge(local::router(&self.links, stop.clone()));
         let upkeep = upkeep(self.links.metrics.clone(), stop.clone());
         let mut serving = JoinSet::new();
         serving.spawn(async move {
@@ -165,9 +166,7 @@ impl Task {
             while let Some(served) = serving.join_next().await {
                 match served {
                     Ok(result) => result?,
-                    Err(error) if error.is_panic() => {
-                        std::panic::resume_unwind(error.into_panic())
-                    }
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     Err(_) => {}
                 }
             }

@@ -9,7 +9,7 @@ use axum::{
     Json, Router,
     extract::{RawQuery, State},
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::{IntoResponse as _, Response},
     routing::get,
 };
 use k8s_openapi::{List, api::core::v1::Pod as PodObject};
@@ -92,12 +92,19 @@ fn lines(board: &Board) -> String {
 }
 
 async fn metrics(State(metrics): State<PrometheusHandle>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    let kind = [(
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
     (kind, metrics.render()).into_response()
 }
 
 async fn pods(State(statuses): State<Statuses>) -> Json<List<PodObject>> {
-    let items = statuses.list().iter().map(|record| record.object()).collect();
+    let items = statuses
+        .list()
+        .iter()
+        .map(|record| record.object())
+        .collect();
     Json(List {
         items,
         ..List::default()

@@ -19,7 +19,7 @@ use axum::{
     body::{Body, Bytes},
     extract::{Path, Query, State, rejection::JsonRejection},
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::{IntoResponse as _, Response},
     routing::{get, post},
 };
 use futures::{Stream, StreamExt as _};
@@ -36,7 +36,7 @@ use super::{
 use crate::{
     health::Grade,
     logs,
-    status::{PodRecord, Statuses},
+    status::{self, PodRecord, Statuses},
     timeline::{Filter, Followed},
     types::{
         clock,
@@ -79,7 +79,7 @@ async fn pods(State(shared): State<Shared>) -> Json<wire::Pods> {
 }
 
 fn pod_view(record: &PodRecord) -> wire::PodView {
-    let printed = printed(record);
+    let printed = status::printed(record);
     wire::PodView {
         object: record.object(),
         is_terminating: record.is_terminating,
@@ -94,14 +94,12 @@ fn pod_view(record: &PodRecord) -> wire::PodView {
 }
 
 fn find(statuses: &Statuses, namespace: &str, name: &str) -> Result<Arc<PodRecord>, Refusal> {
-    statuses
-        .find(&PodKey::new(namespace, name))
-        .ok_or_else(|| {
-            Refusal::new(
-                StatusCode::NOT_FOUND,
-                format!("pod {name:?} does not exist"),
-            )
-        })
+    statuses.find(&PodKey::new(namespace, name)).ok_or_else(|| {
+        Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!("pod {name:?} does not exist"),
+        )
+    })
 }
 
 /// The named container of the pod, or its default one.
@@ -112,7 +110,10 @@ fn container_of(record: &PodRecord, named: Option<&str>) -> Result<String, Refus
             .map(ToOwned::to_owned)
             .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "the pod has no containers"));
     };
-    if pod.all_containers().any(|(container, _)| container.name == name) {
+    if pod
+        .all_containers()
+        .any(|(container, _)| container.name == name)
+    {
         return Ok(name.to_owned());
     }
     Err(Refusal::new(
@@ -180,10 +181,10 @@ async fn log_path(
     if let Err(error) = asked {
         tracing::debug!(%error, container = %instance.id, "log asked for, runtime does not tell its path");
     }
-    // Upstream's words (LOG-11), with the id as it is in the status.
+    // Upstream's words (LOG-11).
     Err(Refusal::new(
         StatusCode::NOT_FOUND,
-        format!("unable to retrieve container logs for {}", instance.id),
+        format!("unable to retrieve container logs for {}", instance.api_id),
     ))
 }
 

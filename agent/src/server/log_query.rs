@@ -60,6 +60,8 @@ impl LogQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Instance {
     pub id: ContainerId,
+    /// The id as the status has it, `containerd://...`.
+    pub api_id: String,
     /// The restart count that it was made with, which names its log file.
     pub restart: i32,
 }
@@ -81,14 +83,15 @@ pub(super) fn instance(
         .last_state
         .as_ref()
         .and_then(|state| state.terminated.as_ref());
-    let last_id = last.and_then(|last| last.container_id.as_deref().and_then(parse_id));
-    let current = |id| Instance {
+    let last_id = last.and_then(|last| with_text(last.container_id.as_deref()));
+    let current = |(id, api_id): (ContainerId, &str)| Instance {
         id,
+        api_id: api_id.to_owned(),
         restart: found.restart_count,
     };
     let before = |id| Instance {
-        id,
         restart: (found.restart_count - 1).max(0),
+        ..current(id)
     };
     let is_terminated = || format!("container {container:?} in pod {pod:?} is terminated");
     if previous {
@@ -97,13 +100,13 @@ pub(super) fn instance(
         });
     }
     if state.is_some_and(|state| state.running.is_some()) {
-        let id = found.container_id.as_deref().and_then(parse_id);
+        let id = with_text(found.container_id.as_deref());
         return id
             .map(current)
             .ok_or_else(|| format!("container {container:?} in pod {pod:?} is not available"));
     }
     if let Some(end) = state.and_then(|state| state.terminated.as_ref()) {
-        let own = end.container_id.as_deref().and_then(parse_id);
+        let own = with_text(end.container_id.as_deref());
         return own
             .map(current)
             .or_else(|| last_id.map(before))
@@ -136,6 +139,11 @@ pub(super) fn status_of<'a>(status: &'a PodStatus, container: &str) -> Option<&'
     .into_iter()
     .flat_map(|statuses| statuses.iter().flatten())
     .find(|status| status.name == container)
+}
+
+/// The id, and how the status writes it.
+fn with_text(text: Option<&str>) -> Option<(ContainerId, &str)> {
+    text.and_then(parse_id).zip(text)
 }
 
 /// `containerd://4f2a...` to its id; none of an empty one.
@@ -174,7 +182,11 @@ mod tests {
     #[case(r#"{"tailLines": -1}"#, 422, "Invalid request.")]
     #[case(r#"{"sinceSeconds": 0}"#, 422, "Invalid request.")]
     #[case(r#"{"limitBytes": 0}"#, 422, "Invalid request.")]
-    #[case(r#"{"sinceSeconds": 5, "sinceTime": "2024-01-01T00:00:00Z"}"#, 422, "Invalid request.")]
+    #[case(
+        r#"{"sinceSeconds": 5, "sinceTime": "2024-01-01T00:00:00Z"}"#,
+        422,
+        "Invalid request."
+    )]
     #[case(r#"{"tail": "many"}"#, 400, "Unable to decode query.")]
     fn refuses_what_upstream_refuses(
         #[case] query: &str,
@@ -209,16 +221,31 @@ mod tests {
         "containerID: 'containerd://a', state: {running: {}}, lastState: {terminated: {exitCode: 1, containerID: 'containerd://b'}}",
         true, Ok(("b", 2))
     )]
-    #[case::no_previous("containerID: 'containerd://a', state: {running: {}}", true,
-        Err(r#"previous terminated container "c" in pod "p" not found"#))]
-    #[case::ended_without_id("state: {terminated: {exitCode: 1}}", false,
-        Err(r#"container "c" in pod "p" is terminated"#))]
-    #[case::creating("state: {waiting: {reason: ContainerCreating}}", false,
-        Err(r#"container "c" in pod "p" is waiting to start: ContainerCreating"#))]
-    #[case::no_image("state: {waiting: {reason: ErrImagePull}}", false,
-        Err(r#"container "c" in pod "p" is waiting to start: image can't be pulled"#))]
-    #[case::image_back_off("state: {waiting: {reason: ImagePullBackOff}}", false,
-        Err(r#"container "c" in pod "p" is waiting to start: trying and failing to pull image"#))]
+    #[case::no_previous(
+        "containerID: 'containerd://a', state: {running: {}}",
+        true,
+        Err(r#"previous terminated container "c" in pod "p" not found"#)
+    )]
+    #[case::ended_without_id(
+        "state: {terminated: {exitCode: 1}}",
+        false,
+        Err(r#"container "c" in pod "p" is terminated"#)
+    )]
+    #[case::creating(
+        "state: {waiting: {reason: ContainerCreating}}",
+        false,
+        Err(r#"container "c" in pod "p" is waiting to start: ContainerCreating"#)
+    )]
+    #[case::no_image(
+        "state: {waiting: {reason: ErrImagePull}}",
+        false,
+        Err(r#"container "c" in pod "p" is waiting to start: image can't be pulled"#)
+    )]
+    #[case::image_back_off(
+        "state: {waiting: {reason: ImagePullBackOff}}",
+        false,
+        Err(r#"container "c" in pod "p" is waiting to start: trying and failing to pull image"#)
+    )]
     fn finds_the_instance_as_upstream_does(
         #[case] container: &str,
         #[case] previous: bool,
@@ -227,6 +254,7 @@ mod tests {
         let expected = expected
             .map(|(id, restart)| Instance {
                 id: id.into(),
+                api_id: format!("containerd://{id}"),
                 restart,
             })
             .map_err(ToOwned::to_owned);
