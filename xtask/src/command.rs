@@ -51,6 +51,19 @@ pub(crate) fn read(command: &mut Command) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
+/// Runs it and gives what it printed; what it says of its work and its errors goes to this terminal.
+pub(crate) fn read_with_errors(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("starting {}", line(command)))?;
+    if !output.status.success() {
+        bail!("{} ended with {}", line(command), output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self")
         .is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)

@@ -5,10 +5,13 @@
               and nothing in them pauses time"
 )]
 
+mod accept;
+mod boxed;
 mod cache;
 mod command;
 mod images;
 mod setup;
+mod test;
 mod upstream;
 
 use std::process::ExitCode;
@@ -25,6 +28,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run every check and every test. Root is needed for some; sudo is called for those.
+    Test,
+    /// Run the long acceptance runs: the named ones, or all.
+    Accept { runs: Vec<accept::Run> },
     /// Build the tested versions of containerd, runc, the CNI plugins and crictl, and say where
     /// they are.
     Upstream {
@@ -37,7 +44,7 @@ enum Task {
 
 fn main() -> ExitCode {
     match run(Cli::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -45,8 +52,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: Task) -> Result<()> {
+fn run(task: Task) -> Result<ExitCode> {
     match task {
+        Task::Test => return test::run(),
+        Task::Accept { runs } => return accept::run(&runs),
         Task::Upstream { parts } => {
             setup::ensure_test()?;
             let parts = if parts.is_empty() {
@@ -63,5 +72,5 @@ fn run(task: Task) -> Result<()> {
             println!("{}", images::ensure()?.display());
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
