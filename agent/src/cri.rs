@@ -10,6 +10,8 @@ mod convert;
 mod endpoint;
 mod error;
 mod events;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 
 use jiff::Timestamp;
 /// The CRI's messages, for those who fill in configurations.

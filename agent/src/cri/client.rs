@@ -680,3 +680,6 @@ impl Client {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -315,3 +315,6 @@ pub(super) fn pid(info: &std::collections::HashMap<String, String>) -> Option<u3
     let verbose: Verbose = serde_json::from_str(info.get("info")?).ok()?;
     verbose.pid.filter(|pid| *pid != 0)
 }
+
+#[cfg(test)]
+mod tests;
