@@ -54,6 +54,8 @@ const VICTIM_NS: u64 = 60_000_000_000;
 /// The kernel's own limit of nested pid namespaces.
 const MAX_PID_LEVEL: u32 = 32;
 const SIGKILL: i32 = 9;
+/// Of the kernel's `sched/signal.h`.
+const SIGNAL_GROUP_EXIT: u32 = 4;
 
 macro_rules! settings {
     ($($name:ident),* $(,)?) => {
@@ -65,7 +67,7 @@ settings! {
     HIERARCHY_ID, CGROUP_V2, AGENT_PID_NS, EXIT_TELLS_GROUP_DEAD, ANCESTORS_ARE_IDS,
     // Offsets and sizes, in bytes.
     TASK_TGID, TASK_COMM, TASK_EXIT_CODE, TASK_SIGNAL, TASK_CGROUPS, TASK_THREAD_PID, TASK_GROUP_LEADER,
-    SIGNAL_LIVE, SIGNAL_GROUP_EXIT_CODE,
+    SIGNAL_LIVE, SIGNAL_FLAGS, SIGNAL_GROUP_EXIT_CODE,
     PID_LEVEL, PID_NUMBERS, UPID_SIZE, UPID_NR, UPID_NS, PID_NS_INUM,
     CSS_SET_DFL_CGRP, CSS_SET_SUBSYS, CSS_CGROUP, CSS_PARENT,
     CGROUP_SELF, CGROUP_KN, CGROUP_ROOT, CGROUP_LEVEL, CGROUP_ANCESTORS, ROOT_HIERARCHY_ID,
@@ -288,14 +290,14 @@ fn main_flag(is_main: bool) -> u8 {
     if is_main { IS_MAIN } else { 0 }
 }
 
-/// What `wait(2)` will answer: the group's code where the group was told to end, else the leader's.
+/// What `wait(2)` will answer: the group's code where the group ends as one (from Linux 5.17 that
+/// includes the last thread's own end), else the leader's.
 #[inline(always)]
 unsafe fn wait_status(task: Ptr, leader: Ptr) -> i32 {
     unsafe {
         let signal: Ptr = load(task, &TASK_SIGNAL);
-        let group: i32 = load(signal, &SIGNAL_GROUP_EXIT_CODE);
-        if group != 0 {
-            group
+        if load::<u32>(signal, &SIGNAL_FLAGS) & SIGNAL_GROUP_EXIT != 0 {
+            load(signal, &SIGNAL_GROUP_EXIT_CODE)
         } else {
             load(leader, &TASK_EXIT_CODE)
         }

@@ -46,6 +46,7 @@ pub(super) fn globals(
         ("TASK_THREAD_PID", at("task_struct", "thread_pid")?),
         ("TASK_GROUP_LEADER", at("task_struct", "group_leader")?),
         ("SIGNAL_LIVE", at("signal_struct", "live")?),
+        ("SIGNAL_FLAGS", at("signal_struct", "flags")?),
         (
             "SIGNAL_GROUP_EXIT_CODE",
             at("signal_struct", "group_exit_code")?,
