@@ -191,8 +191,8 @@ table! {
     Histogram EVENT_TO_SYNC = "skep_event_to_sync_seconds", "Time from a kernel event to the sync of its pod", FAST;
     Gauge PLEG_MODE = "skep_pleg_mode", "1 for the mode in force, by mode (kernel, stream, listing)";
     Counter PLEG_MODE_CHANGES = "skep_pleg_mode_changes_total", "Changes of the PLEG's mode, by mode that was entered";
-    Counter CHILD_OOM_KILLS = "skep_child_oom_kills_total", "Memory kills of processes other than a container's main one, by limit (container, pod, qos, machine)";
-    Counter MAIN_OOM_KILLS = "skep_main_oom_kills_total", "Memory kills of containers' main processes, by limit (container, pod, qos, machine)";
+    Counter CHILD_OOM_KILLS = "skep_child_oom_kills_total", "Memory kills of processes other than a container's main one, by limit (container, pod, qos, pods, machine)";
+    Counter MAIN_OOM_KILLS = "skep_main_oom_kills_total", "Memory kills of containers' main processes, by limit (container, pod, qos, pods, machine)";
     Counter WORKER_PANICS = "skep_worker_panics_total", "Pod workers that panicked and were started again";
     Gauge STARTS_IN_FLIGHT = "skep_starts_in_flight", "Containers and sandboxes being started at this moment";
     Counter MANIFESTS_REFUSED = "skep_manifests_refused_total", "Manifests that were refused, by source";

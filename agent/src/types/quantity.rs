@@ -193,6 +193,34 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// As Go prints a quantity of thousandths: `500m`, `2`, `1500m`, `12k`.
+pub fn milli_text(milli: i64) -> String {
+    let mut value = milli;
+    let mut suffixes = ["m", "", "k", "M", "G", "T"].into_iter();
+    let mut suffix = suffixes.next().unwrap_or_default();
+    while value != 0 && value % 1000 == 0 {
+        let Some(next) = suffixes.next() else { break };
+        (value, suffix) = (value / 1000, next);
+    }
+    if value == 0 {
+        "0".to_owned()
+    } else {
+        format!("{value}{suffix}")
+    }
+}
+
+/// As Go prints a binary quantity: `64Mi`, `1000`.
+pub fn bytes_text(bytes: i64) -> String {
+    let mut value = bytes;
+    let mut suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].into_iter();
+    let mut suffix = suffixes.next().unwrap_or_default();
+    while value != 0 && value % 1024 == 0 {
+        let Some(next) = suffixes.next() else { break };
+        (value, suffix) = (value / 1024, next);
+    }
+    format!("{value}{suffix}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,6 +255,25 @@ mod tests {
             text.parse::<Quantity>().expect("a quantity").milli_value(),
             millis
         );
+    }
+
+    #[rstest]
+    #[case(0, "0")]
+    #[case(500, "500m")]
+    #[case(2000, "2")]
+    #[case(12_000_000, "12k")]
+    fn thousandths_read_as_in_go(#[case] milli: i64, #[case] text: &str) {
+        assert_eq!(milli_text(milli), text);
+    }
+
+    #[rstest]
+    #[case(0, "0")]
+    #[case(1000, "1000")]
+    #[case(64 << 20, "64Mi")]
+    #[case(1536, "1536")]
+    #[case(3 << 29, "1536Mi")]
+    fn bytes_read_as_in_go(#[case] bytes: i64, #[case] text: &str) {
+        assert_eq!(bytes_text(bytes), text);
     }
 
     #[rstest]

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::{Resources, StatusInput};
 use crate::types::{
     pod::{Pod, Role},
-    quantity::Quantity,
+    quantity::{Quantity, bytes_text, milli_text},
     reason::{terminated, waiting},
     resources,
     runtime::{Container, ContainerResources, ContainerState, Exit},
@@ -453,34 +453,6 @@ fn canonical(mut all: Resources) -> Resources {
         cpu.0 = milli_text(amount.milli_value());
     }
     all
-}
-
-/// As Go prints a quantity of thousandths: `500m`, `2`, `1500m`, `12k`.
-fn milli_text(milli: i64) -> String {
-    let mut value = milli;
-    let mut suffixes = ["m", "", "k", "M", "G", "T"].into_iter();
-    let mut suffix = suffixes.next().unwrap_or_default();
-    while value != 0 && value % 1000 == 0 {
-        let Some(next) = suffixes.next() else { break };
-        (value, suffix) = (value / 1000, next);
-    }
-    if value == 0 {
-        "0".to_owned()
-    } else {
-        format!("{value}{suffix}")
-    }
-}
-
-/// As Go prints a binary quantity: `64Mi`, `1000`.
-fn bytes_text(bytes: i64) -> String {
-    let mut value = bytes;
-    let mut suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].into_iter();
-    let mut suffix = suffixes.next().unwrap_or_default();
-    while value != 0 && value % 1024 == 0 {
-        let Some(next) = suffixes.next() else { break };
-        (value, suffix) = (value / 1024, next);
-    }
-    format!("{value}{suffix}")
 }
 
 /// Some regular container has left its first waiting, or the last init container is done.
