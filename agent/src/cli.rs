@@ -1,3 +1,4 @@
 //! The command line: what each command does, and how it prints.
 
+pub mod check;
 pub(crate) mod client;

@@ -213,6 +213,11 @@ pub struct Task {
     state: watch::Sender<State>,
 }
 
+/// The version of the containerd that would be started: everything that it needs is installed.
+pub async fn installed(settings: &Settings) -> Result<Version, Error> {
+    Ok(program::find(settings).await?.version)
+}
+
 /// A containerd that answers, with the archives of `images_dir` in its store: the one that already
 /// runs from `dir`, else a new one.
 pub async fn start_or_adopt(settings: Settings) -> Result<(Supervised, Task), Error> {
