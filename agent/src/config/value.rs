@@ -22,6 +22,11 @@ pub enum Kind {
     Path,
     Ip,
     Duration,
+    /// A duration that a file may also give as a number of nanoseconds.
+    #[strum(serialize = "duration")]
+    DurationOrNanos,
+    /// An amount that a file may also give as a number.
+    Quantity,
     /// `a,b`; repeated flags add up.
     List,
     /// `key=value,key=value`; repeated flags add up.
@@ -82,9 +87,11 @@ impl Kind {
                 text.parse::<f64>()
                     .map_err(|_error| "expected a number".to_owned())?,
             ),
-            Self::Text | Self::Path | Self::Version => Value::Text(text.to_owned()),
+            Self::Text | Self::Path | Self::Quantity | Self::Version => {
+                Value::Text(text.to_owned())
+            }
             Self::Ip => Value::Text(parse_ip(text)?),
-            Self::Duration => Value::Duration(parse_duration(text)?),
+            Self::Duration | Self::DurationOrNanos => Value::Duration(parse_duration(text)?),
             Self::List => {
                 let mut list = match before {
                     Some(Value::List(list)) => list,
@@ -151,7 +158,8 @@ impl Kind {
                     .map_err(|expected| format!("{expected}, found {}", found(json)))?,
             ),
             Self::Float => Value::Float(json.as_f64().ok_or_else(|| unexpected("a number"))?),
-            Self::Text | Self::Path | Self::Version => Value::Text(
+            Self::Quantity if json.is_number() => Value::Text(json.to_string()),
+            Self::Text | Self::Path | Self::Quantity | Self::Version => Value::Text(
                 json.as_str()
                     .ok_or_else(|| unexpected("a string"))?
                     .to_owned(),
@@ -164,7 +172,10 @@ impl Kind {
                 }
                 None => return Err(unexpected("an IP address")),
             }),
-            Self::Duration => {
+            Self::DurationOrNanos if json.is_i64() => {
+                Value::Duration(GoDuration(json.as_i64().unwrap_or_default()))
+            }
+            Self::Duration | Self::DurationOrNanos => {
                 let text = json
                     .as_str()
                     .ok_or_else(|| unexpected("a duration like \"1m30s\""))?;

@@ -421,8 +421,8 @@ httpCheckFrequency: 0s
 imageMaximumGCAge: 0s
 imageMinimumGCAge: 0s
 logging:
-  flushFrequency: '0'
-  options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: '0'}}
+  flushFrequency: 0
+  options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: 0}}
   verbosity: 0
 memorySwap: {}
 nodeStatusReportFrequency: 0s
@@ -852,4 +852,28 @@ fn settings_without_effect_are_warned_about() {
         ),
         "{warnings:?}"
     );
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_command_line_makes_the_reader_panic(
+        args in proptest::collection::vec("(--?)?[-a-z_=,:<>0-9.]{0,24}", 0..6)
+    ) {
+        // Files are read elsewhere; here they would be those of this machine.
+        if !args.iter().any(|arg: &String| arg.contains("config")) {
+            let _ = parse(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn no_file_makes_the_reader_panic_and_each_mistake_is_one_line(
+        text in "([a-zA-Z]{1,12}: ?[-a-z0-9\"'{}\\[\\],:&*!|>~]{0,12}\n){0,6}"
+    ) {
+        let files = Files::new(&[("kubelet.yaml", &format!("{HEAD}{text}"))]);
+        if let Err(mistakes) = parse(&[&files.fill("--config={dir}/kubelet.yaml")]) {
+            for line in mistakes.lines() {
+                proptest::prop_assert!(!line.contains('\n'), "{line}");
+            }
+        }
+    }
 }

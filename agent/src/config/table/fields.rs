@@ -401,7 +401,7 @@ pub(super) static FIELDS: &[Row] = &[
     Row::field("logging.format", Kind::Text).flag("logging-format").default("text")
         .built("process.log_json")
         .about("log lines as text or json"),
-    Row::field("logging.flushFrequency", Kind::Duration).lasting_flag("log-flush-frequency").default("5s")
+    Row::field("logging.flushFrequency", Kind::DurationOrNanos).lasting_flag("log-flush-frequency").default("5s")
         .no_effect("log lines are not buffered")
         .about("longest time that log lines are held back"),
     Row::field("logging.verbosity", Kind::Int32).lasting_flag("v").default("0")
@@ -413,13 +413,13 @@ pub(super) static FIELDS: &[Row] = &[
     Row::field("logging.options.text.splitStream", Kind::Bool).flag("log-text-split-stream").default("false")
         .not_built("splitting and buffering log streams")
         .about("text: errors to stderr, the rest to stdout"),
-    Row::field("logging.options.text.infoBufferSize", Kind::Text).flag("log-text-info-buffer-size").default("0")
+    Row::field("logging.options.text.infoBufferSize", Kind::Quantity).flag("log-text-info-buffer-size").default("0")
         .not_built("splitting and buffering log streams")
         .about("text: buffer of the split stream"),
     Row::field("logging.options.json.splitStream", Kind::Bool).flag("log-json-split-stream").default("false")
         .not_built("splitting and buffering log streams")
         .about("json: errors to stderr, the rest to stdout"),
-    Row::field("logging.options.json.infoBufferSize", Kind::Text).flag("log-json-info-buffer-size").default("0")
+    Row::field("logging.options.json.infoBufferSize", Kind::Quantity).flag("log-json-info-buffer-size").default("0")
         .not_built("splitting and buffering log streams")
         .about("json: buffer of the split stream"),
 ];
