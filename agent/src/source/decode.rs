@@ -46,12 +46,17 @@ pub(super) fn read_document(bytes: &[u8], strictness: Strictness) -> Result<Docu
     }
     let mut warnings = Vec::new();
     let value = match first_and_rest(text, Keys::Unique) {
-        Err(serde_saphyr::Error::DuplicateMappingKey { .. }) if strictness == Strictness::Warn => {
-            let read = first_and_rest(text, Keys::LastWins).map_err(syntax)?;
-            warnings.push(Problem::of_file(
-                "a key stands twice in one mapping: its last value is used",
-            ));
-            read
+        Err(serde_saphyr::Error::DuplicateMappingKey { key, location, .. }) => {
+            let key = key.unwrap_or_default();
+            let twice = format!(
+                "the key {key:?} stands twice in one mapping (line {})",
+                location.line()
+            );
+            if strictness == Strictness::Refuse {
+                return Err(Problem::of_file(format!("{twice}: expected each key once")));
+            }
+            warnings.push(Problem::of_file(format!("{twice}: its last value is used")));
+            first_and_rest(text, Keys::LastWins).map_err(syntax)?
         }
         other => other.map_err(syntax)?,
     };
@@ -148,7 +153,10 @@ pub(super) fn decode_pod(
     let object = decoded.map_err(|error| {
         let path = error.path().to_string();
         let path = if path == "." { String::new() } else { path };
-        vec![Problem::new(path, error.inner().to_string())]
+        vec![Problem::new(
+            path,
+            in_plain_words(&error.inner().to_string()),
+        )]
     })?;
     let warnings: Vec<Problem> = unknown
         .into_iter()
@@ -158,6 +166,14 @@ pub(super) fn decode_pod(
         return Err(warnings);
     }
     Ok((value, Decoded { object, warnings }))
+}
+
+/// The reader's words for types that only a programmer knows, as anyone would say them.
+fn in_plain_words(message: &str) -> String {
+    message
+        .replace("expected i64", "expected a whole number")
+        .replace("expected i32", "expected a whole number")
+        .replace("expected a sequence", "expected a list")
 }
 
 fn described(value: &Value) -> &'static str {

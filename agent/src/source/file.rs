@@ -13,7 +13,7 @@ mod read;
 mod watch;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
@@ -44,6 +44,9 @@ const RETRY_CHANGING: Duration = Duration::from_secs(1);
 /// Between two attempts to set up the watch; doubles up to the longest.
 const RETRY_WATCH: Duration = Duration::from_secs(1);
 const RETRY_WATCH_MAX: Duration = Duration::from_secs(20);
+
+/// A period of nothing would be a busy loop.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
 /// Endings of what editors and package tools leave beside a file.
 const BACKUP_ENDINGS: &[&str] = &[
@@ -88,7 +91,7 @@ impl Source {
     pub(super) fn new(settings: FileSource, rules: Rules, outlet: Outlet) -> Self {
         Self {
             files: Files::new(settings.path, rules),
-            period: settings.period,
+            period: settings.period.max(SHORTEST_PERIOD),
             outlet,
         }
     }
@@ -100,6 +103,7 @@ impl Source {
         let mut is_watch_missed = false;
         let mut sent: Option<Vec<PodObject>> = None;
         let mut full_at = Instant::now();
+        let mut writing = Writing::default();
         loop {
             // The watch is set before the look, so that nothing falls between them.
             watch = watch.filter(Watch::is_valid);
@@ -132,11 +136,15 @@ impl Source {
             } else {
                 Depth::Changed
             };
-            let mut look_at: Option<Instant> = None;
+            while let Some(news) = watch.as_mut().and_then(Watch::waiting) {
+                writing.note(news, Instant::now());
+            }
+            let skipped = writing.names(Instant::now());
+            let mut look_at = writing.over_at();
             let mut files = self.files;
             // Reading can block on a slow disk. A panic in there is a bug: it ends the task.
             let looked = tokio::task::spawn_blocking(move || {
-                let found = files.look(depth);
+                let found = files.look(depth, &skipped);
                 (files, found)
             });
             let found;
@@ -148,7 +156,7 @@ impl Source {
             };
             self.outlet.refuse(found.refused, clock::wall_now());
             if found.is_changing {
-                look_at = Some(Instant::now() + RETRY_CHANGING);
+                look_at.get_or_insert_with(|| Instant::now() + RETRY_CHANGING);
             }
             if let Some(set) = found.set
                 && sent.as_ref() != Some(&set)
@@ -170,9 +178,13 @@ impl Source {
                     biased;
                     () = stop.cancelled() => return,
                     news = next_news(&mut watch) => match news {
-                        Some(News::Settled) => break,
-                        Some(News::Pending) => {
-                            look_at.get_or_insert_with(|| Instant::now() + SETTLE);
+                        Some(news) => {
+                            let is_settled = matches!(news, News::Settled(_));
+                            writing.note(news, Instant::now());
+                            if is_settled {
+                                break;
+                            }
+                            look_at = look_at.into_iter().chain(writing.over_at()).min();
                         }
                         None => {
                             watch = None;
@@ -190,6 +202,34 @@ async fn next_news(watch: &mut Option<Watch>) -> Option<News> {
     match watch {
         Some(watch) => watch.news().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Files that are being written, each with the time until which that is believed.
+#[derive(Debug, Default)]
+struct Writing(HashMap<OsString, Instant>);
+
+impl Writing {
+    fn note(&mut self, news: News, now: Instant) {
+        match news {
+            News::Pending(name) => {
+                self.0.entry(name).or_insert(now + SETTLE);
+            }
+            News::Settled(Some(name)) => {
+                self.0.remove(&name);
+            }
+            News::Settled(None) => {}
+        }
+    }
+
+    /// Files to leave alone for now; those whose time is over are forgotten.
+    fn names(&mut self, now: Instant) -> HashSet<OsString> {
+        self.0.retain(|_, over_at| *over_at > now);
+        self.0.keys().cloned().collect()
+    }
+
+    fn over_at(&self) -> Option<Instant> {
+        self.0.values().min().copied()
     }
 }
 
@@ -238,8 +278,8 @@ impl Files {
         }
     }
 
-    /// Looks at the path and reads what is new. Blocking.
-    fn look(&mut self, depth: Depth) -> Found {
+    /// Looks at the path and reads what is new, but for files that are being written. Blocking.
+    fn look(&mut self, depth: Depth, skipped: &HashSet<OsString>) -> Found {
         let metadata = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -257,13 +297,13 @@ impl Files {
             Err(error) => return self.unusable(format!("cannot be read: {error}")),
         };
         if metadata.is_dir() {
-            self.look_at_folder(depth)
+            self.look_at_folder(depth, skipped)
         } else {
-            self.look_at_single(depth)
+            self.look_at_single(depth, skipped)
         }
     }
 
-    fn look_at_folder(&mut self, depth: Depth) -> Found {
+    fn look_at_folder(&mut self, depth: Depth, skipped: &HashSet<OsString>) -> Found {
         let names = match names_in(&self.path) {
             Ok(names) => names,
             Err(error) => return self.unusable(format!("cannot be read: {error}")),
@@ -271,6 +311,9 @@ impl Files {
         self.known.retain(|name, _| names.contains(name));
         let mut is_changing = false;
         for name in names {
+            if skipped.contains(&name) {
+                continue;
+            }
             let path = self.path.join(&name);
             is_changing |= self.visit(name, &path, depth);
         }
@@ -284,11 +327,11 @@ impl Files {
 
     /// A single file: without one good version of it there is no set, and the source stays
     /// unread, so that nothing is cleaned up on its account (SRC-03).
-    fn look_at_single(&mut self, depth: Depth) -> Found {
+    fn look_at_single(&mut self, depth: Depth, skipped: &HashSet<OsString>) -> Found {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         self.known.retain(|known, _| *known == name);
         let path = self.path.clone();
-        let is_changing = self.visit(name, &path, depth);
+        let is_changing = !skipped.contains(&name) && self.visit(name, &path, depth);
         let folder = self.path.parent().unwrap_or(Path::new("")).to_owned();
         let (set, refused) = self.summary(&folder);
         Found {

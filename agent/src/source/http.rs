@@ -30,6 +30,8 @@ use crate::{config::HttpSource, types::clock};
 
 /// For the whole exchange, redirects and body included.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// A period of nothing would be a busy loop.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 /// Upstream's HTTP client gives up after as many.
 const MAX_REDIRECTS: usize = 10;
 
@@ -98,7 +100,7 @@ impl Source {
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(self.settings.period);
+        let mut ticks = tokio::time::interval(self.settings.period.max(SHORTEST_PERIOD));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

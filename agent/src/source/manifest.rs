@@ -164,3 +164,6 @@ fn contained(read: impl FnOnce() -> Result<Loaded, Vec<Problem>>) -> Result<Load
         )])
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,6 +56,14 @@ pub(super) fn look(path: &Path) -> Result<Stamp, NotRead> {
 
 /// The whole file, and its stamp; the two belong together.
 pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Stamp), NotRead> {
+    read_while(path, || {})
+}
+
+/// `meanwhile` happens during each attempt, so that tests can change the file then.
+pub(super) fn read_while(
+    path: &Path,
+    mut meanwhile: impl FnMut(),
+) -> Result<(Vec<u8>, Stamp), NotRead> {
     // First without opening: to open a device can have effects.
     look(path)?;
     for _ in 0..ATTEMPTS {
@@ -64,6 +72,7 @@ pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Stamp), NotRead> {
         // Again: it may have been replaced since.
         check_kind(&before)?;
         let bytes = read_bounded(&mut file)?;
+        meanwhile();
         let after = file.metadata().map_err(|error| unreadable(&error))?;
         let stamp = Stamp::of(&after);
         if stamp == Stamp::of(&before) {

@@ -1,6 +1,7 @@
 //! News of a folder from inotify, boiled down to "look again": now, or when the writing is over.
 
 use std::{
+    ffi::OsString,
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -16,12 +17,13 @@ use tokio::sync::mpsc;
 /// that the waiting ones cause comes after it.
 const NEWS: usize = 16;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// A file is whole: it was closed after writing, moved here, removed, or its mode changed.
-    Settled,
+    /// None where it is not known which.
+    Settled(Option<OsString>),
     /// A file was made or written to; it may be only half there.
-    Pending,
+    Pending(OsString),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +79,11 @@ impl Watch {
         identity(&self.folder).is_ok_and(|now| now == self.identity)
     }
 
+    /// What has come in already.
+    pub(super) fn waiting(&mut self) -> Option<News> {
+        self.news.try_recv().ok()
+    }
+
     /// None where the watch has ended.
     pub(super) async fn news(&mut self) -> Option<News> {
         self.news.recv().await
@@ -90,28 +97,34 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 fn news_of(event: &notify::Result<notify::Event>) -> Option<News> {
     let Ok(event) = event else {
-        return Some(News::Settled);
+        return Some(News::Settled(None));
     };
     if event.need_rescan() {
-        return Some(News::Settled);
+        return Some(News::Settled(None));
     }
-    let is_hidden = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default();
-        name.as_encoded_bytes().starts_with(b".")
-    };
-    if !event.paths.is_empty() && event.paths.iter().all(is_hidden) {
+    // A rename within the folder has two paths; the new name is the one that counts.
+    let name = event.paths.last().and_then(|path| path.file_name());
+    let name = name.map(OsString::from);
+    if let Some(name) = &name
+        && name.as_encoded_bytes().starts_with(b".")
+        && event.paths.len() == 1
+    {
         return None;
     }
-    match event.kind {
-        EventKind::Create(CreateKind::File) | EventKind::Modify(ModifyKind::Data(_)) => {
-            Some(News::Pending)
-        }
-        EventKind::Access(AccessKind::Close(AccessMode::Write))
-        | EventKind::Create(_)
-        | EventKind::Modify(_)
-        | EventKind::Remove(_)
-        | EventKind::Any
-        | EventKind::Other => Some(News::Settled),
-        EventKind::Access(_) => None,
+    match (event.kind, name) {
+        (
+            EventKind::Create(CreateKind::File) | EventKind::Modify(ModifyKind::Data(_)),
+            Some(name),
+        ) => Some(News::Pending(name)),
+        (
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Create(_)
+            | EventKind::Modify(_)
+            | EventKind::Remove(_)
+            | EventKind::Any
+            | EventKind::Other,
+            name,
+        ) => Some(News::Settled(name)),
+        (EventKind::Access(_), _) => None,
     }
 }
