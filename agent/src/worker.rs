@@ -8,6 +8,7 @@ pub mod facts;
 mod hostname;
 mod hosts;
 mod linux_resources;
+mod mounts;
 mod sandbox;
 mod security;
 #[cfg(test)]
