@@ -12,6 +12,7 @@ mod command;
 mod images;
 mod setup;
 mod test;
+mod up;
 mod upstream;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run the example pods on this machine and show how they fare.
+    Up(up::Options),
     /// Run every check and every test. Root is needed for some; sudo is called for those.
     Test,
     /// Run the long acceptance runs: the named ones, or all.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> Result<ExitCode> {
     match task {
+        Task::Up(options) => return up::run(&options),
         Task::Test => return test::run(),
         Task::Accept { runs } => return accept::run(&runs),
         Task::Upstream { parts } => {

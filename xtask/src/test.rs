@@ -181,29 +181,40 @@ fn cargo() -> Command {
     command
 }
 
+/// Everything that runs as the user, in no box.
 fn unit_tests(report: &mut Report) -> Result<()> {
-    let started = Instant::now();
-    let output = cargo()
-        .args(["test", "--workspace", "--lib", "--bins", "--no-fail-fast"])
-        .args(["--", "--show-output"])
-        .env("RUST_BACKTRACE", "0")
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting cargo test")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let count = Count::of_tests(&text, output.status.success());
-    keep("unit", &text, count)?;
-    report.add("unit tests", count, started.elapsed());
+    let runs: [(&str, &[&str]); 2] = [
+        ("unit tests", &["--workspace", "--lib", "--bins"]),
+        (
+            "tests of the other packages",
+            &["--workspace", "--exclude", "agent", "--test", "*"],
+        ),
+    ];
+    for (name, select) in runs {
+        let started = Instant::now();
+        let output = cargo()
+            .args(["test", "--no-fail-fast"])
+            .args(select)
+            .args(["--", "--show-output"])
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .context("starting cargo test")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let count = Count::of_tests(&text, output.status.success());
+        keep(&name.replace(' ', "-"), &text, count)?;
+        report.add(name, count, started.elapsed());
+    }
     Ok(())
 }
 
-/// Each test program of the packages' `tests` folders in a box of its own, then a look at what they
+/// Each test program of the agent's `tests` folder in a box of its own, then a look at what they
 /// left.
 fn boxed_tests(bench: &Bench, report: &mut Report) -> Result<()> {
     let before = Machine::look()?;
     let started = Instant::now();
-    let programs = match test_programs(&["--workspace", "--test", "*"]) {
+    let programs = match test_programs(&["--package", "agent", "--test", "*"]) {
         Ok(programs) => programs,
         Err(error) => {
             println!("building the tests: {error:#}");
