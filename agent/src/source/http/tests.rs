@@ -218,3 +218,35 @@ fn a_location_is_read_from_where_one_is(
     let uri = joined_uri(&from.parse().unwrap(), location).unwrap();
     assert_eq!(uri.to_string(), to);
 }
+
+#[tokio::test]
+async fn a_server_that_does_not_speak_tls_is_an_error() {
+    let mut exchange = Exchange::start(answer(
+        "302 Found",
+        "Location: https://127.0.0.1:1/\r\n",
+        "",
+    ))
+    .await;
+    exchange
+        .refused("could not be fetched: no answer: client error (Connect)")
+        .await;
+    exchange.stop().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let plain = Arc::new(Mutex::new(answer("200 OK", "", WEB)));
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve(listener, plain, Arc::default(), stop.clone()));
+    let settings = HttpSource {
+        url: format!("https://127.0.0.1:{port}/"),
+        headers: Vec::new(),
+        period: Duration::from_secs(1),
+    };
+    let error = with_causes(&get(&settings).await.unwrap_err());
+    // The second is a machine without certificates.
+    assert!(
+        error.contains("InvalidContentType") || error.contains("no root certificates"),
+        "{error}"
+    );
+    stop.cancel();
+}
