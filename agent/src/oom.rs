@@ -164,9 +164,18 @@ impl Watch {
             .or_else(rose_lately)
             .or_else(was_its_own)
             .unwrap_or(Level::Machine);
+        // The pod of one limited container has that container's limit, and reaches it first, by
+        // what its pause container uses. The user wrote the container's.
+        let bytes = |level| of(level).and_then(|seen| seen.limit);
+        let is_same = bytes(Level::Pod).is_some() && bytes(Level::Pod) == bytes(Level::Container);
+        let level = if level == Level::Pod && is_same {
+            Level::Container
+        } else {
+            level
+        };
         Limit {
             level,
-            bytes: of(level).and_then(|seen| seen.limit),
+            bytes: bytes(level),
         }
     }
 
@@ -351,6 +360,17 @@ mod tests {
             "Killed process 4711 (memhog) of container \"app\" for memory: \
              the pod's limit of 128Mi was hit"
         );
+    }
+
+    #[test]
+    fn the_limit_of_a_pods_only_container_is_the_containers() {
+        let tree = Recorded::new();
+        tree.record("burstable/podu", 0, "67108864");
+        tree.record("burstable/podu/c", 0, "67108864");
+        let mut watch = tree.watch();
+        tree.record("burstable/podu", 1, "67108864");
+        let limit = watch.attribute_kill(&tree.container(), at(10));
+        assert_eq!(limit.to_string(), "the container's limit of 64Mi was hit");
     }
 
     #[test]

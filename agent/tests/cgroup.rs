@@ -156,20 +156,41 @@ fn burstable(uid: &str, memory: &str) -> Pod {
     )
 }
 
+/// A process that does not outlive the test, however that ends.
+struct Process(Child);
+
+impl Process {
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The signal that ended it.
+    fn wait(&mut self) -> Option<i32> {
+        self.0.wait().expect("waited").signal()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Runs a command as the only process of a cgroup.
-fn run_in(directories: &[PathBuf], command: &[&str]) -> Child {
+fn run_in(directories: &[PathBuf], command: &[&str]) -> Process {
     let joined: Vec<String> = directories
         .iter()
         .map(|directory| format!("echo $$ > {}/cgroup.procs", directory.display()))
         .collect();
     let script = format!("{} && exec \"$@\"", joined.join(" && "));
-    Command::new("sh")
+    let child = Command::new("sh")
         .args(["-c", &script, "sh"])
         .args(command)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
-        .expect("sh runs")
+        .spawn();
+    Process(child.expect("sh runs"))
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -273,8 +294,7 @@ async fn a_removed_pod_leaves_no_process_and_no_cgroup() {
         .remove_pod(&PodUid::from("u1"))
         .await
         .expect("removed");
-    let status = waiting.await.expect("joined").expect("waited");
-    assert_eq!(status.signal(), Some(9));
+    assert_eq!(waiting.await.expect("joined"), Some(9));
     for directory in root.directories("kubepods/besteffort/podu1") {
         assert!(!directory.exists(), "{} is left", directory.display());
     }
@@ -382,10 +402,7 @@ async fn the_same_tree_is_made_on_v2() {
     });
     let waiting = tokio::task::spawn_blocking(move || child.wait());
     cgroups.remove_pod(pod.uid()).await.expect("removed");
-    assert_eq!(
-        waiting.await.expect("joined").expect("waited").signal(),
-        Some(9)
-    );
+    assert_eq!(waiting.await.expect("joined"), Some(9));
     assert!(!directory.exists());
     for name in ["kubepods/burstable", "kubepods/besteffort", "kubepods", ""] {
         fs::remove_dir(own.join(name)).expect("removed");
@@ -397,7 +414,7 @@ fn hog(container: &Path, mib: u32) -> Option<i32> {
     let block = format!("bs={mib}M");
     let command = ["dd", "if=/dev/zero", "of=/dev/null", &block, "count=1"];
     let mut child = run_in(&[container.to_owned()], &command);
-    child.wait().expect("waited").signal()
+    child.wait()
 }
 
 fn limit(directory: &Path, mib: u64) {
@@ -449,14 +466,27 @@ async fn the_kernels_counters_tell_whose_memory_limit_was_hit() {
         assert_eq!(hit.bytes, mib.map(|mib| mib << 20));
     }
 
+    // A pod of one limited container has the same limit, and with its pause container reaches it
+    // first. Either counter may rise; the container's limit is what the user wrote.
+    let pause = directory.join("pause");
+    fs::create_dir(&pause).expect("made");
+    let sleeper = run_in(std::slice::from_ref(&pause), &["sleep", "60"]);
+    wait_until("it runs there", || {
+        read::processes(&pause).is_ok_and(|all| all == [sleeper.id()])
+    });
+    assert_eq!(hog(&container, 128), Some(9));
+    let after_the_burst = Mono(Mono::now().0 + 2_000_000_000);
+    let hit = watch.attribute_kill(&container, after_the_burst);
+    assert_eq!((hit.level, hit.bytes), (Level::Container, Some(64 << 20)));
+    drop(sleeper);
+
     // A process killed by hand raises nothing.
-    let mut child = run_in(std::slice::from_ref(&container), &["sleep", "60"]);
+    let child = run_in(std::slice::from_ref(&container), &["sleep", "60"]);
     wait_until("it runs there", || {
         read::processes(&container).is_ok_and(|all| all == [child.id()])
     });
-    let after_the_burst = Mono(Mono::now().0 + 2_000_000_000);
-    child.kill().expect("killed");
-    child.wait().expect("waited");
+    let after_the_burst = Mono(Mono::now().0 + 4_000_000_000);
+    drop(child);
     let hit = watch.attribute_kill(&container, after_the_burst);
     assert_eq!(hit.level, Level::Machine);
 
