@@ -3,6 +3,15 @@
 //! Processes come into a cgroup as a runtime puts them there: by a write to its `cgroup.procs`.
 //! Where a shell can't play the part, this very binary does, as `helper`.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test's panic says what went wrong, also in its helpers"
+)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test's panic says what went wrong, also in its helpers"
+)]
+
 use std::{
     env, fs,
     io::ErrorKind,
@@ -44,7 +53,8 @@ impl Tree {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let hierarchy = Hierarchy::detect().unwrap();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("skep-test-{}-{number}", std::process::id());
+        let prefix = env::var("SKEP_TEST_CGROUP").unwrap_or_else(|_| "skep-test".to_owned());
+        let name = format!("{prefix}-{}-{number}", std::process::id());
         let home = hierarchy.mount.join(name);
         let tree = Self { hierarchy, home };
         tree.make("kubepods");
@@ -95,7 +105,7 @@ impl Tree {
     fn helper(&self, below: &str, part: &str) -> Command {
         let mut helper = Command::new(env::current_exe().unwrap());
         helper
-            .args(["helper", "--exact", "--ignored", "--nocapture"])
+            .args(["helper", "--exact", "--nocapture"])
             .env(HELPER, part)
             .env("PROCS", self.path(below).join("cgroup.procs"));
         helper
@@ -258,7 +268,7 @@ fn exited(pid: u32, is_main: bool, exit: KernelExit, comm: &str) -> KernelFact {
 
 /// The command that plays a part of `helper`, for a shell.
 fn helper_command(part: &str) -> String {
-    format!("{HELPER}={part} exec $HELPER helper --exact --ignored --nocapture --test-threads 2")
+    format!("{HELPER}={part} exec $HELPER helper --exact --nocapture --test-threads 2")
 }
 
 #[tokio::test]
@@ -634,7 +644,7 @@ fn without_the_right_to_load_programs_the_error_says_what_is_needed() {
     let mut bare = Command::new("setpriv");
     bare.args(["--bounding-set=-all", "--inh-caps=-all"])
         .arg(env::current_exe().unwrap())
-        .args(["helper", "--exact", "--ignored", "--nocapture"])
+        .args(["helper", "--exact", "--nocapture"])
         .env(HELPER, "open");
     let output = bare.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -652,8 +662,8 @@ fn said(output: &[u8], before: &str) -> u32 {
     number.unwrap_or_else(|| panic!("no {before:?} in {text}"))
 }
 
+/// A part that other tests have this binary play in a process of its own; nothing without one.
 #[test]
-#[ignore = "a part that other tests have this binary play in a process of its own"]
 fn helper() {
     match env::var(HELPER).as_deref() {
         Ok("eat") => {

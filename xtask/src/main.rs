@@ -7,6 +7,7 @@
 
 mod accept;
 mod boxed;
+mod build_ebpf;
 mod cache;
 mod command;
 mod images;
@@ -41,6 +42,8 @@ enum Task {
         /// Only these; all where none is named.
         parts: Vec<upstream::Part>,
     },
+    /// Build the kernel programs and write their object to `ebpf/object`.
+    BuildEbpf(build_ebpf::Args),
     /// Make the images that examples and tests use, and say where they are.
     Images,
 }
@@ -71,6 +74,7 @@ fn run(task: Task) -> Result<ExitCode> {
                 println!("{}", dir.display());
             }
         }
+        Task::BuildEbpf(args) => build_ebpf::run(&args)?,
         Task::Images => {
             setup::ensure_run()?;
             println!("{}", images::ensure()?.display());

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     boxed::{Bench, Machine},
-    cache, command,
+    build_ebpf, cache, command,
 };
 
 /// One test program, all its tests together.
@@ -156,10 +156,7 @@ pub(crate) fn run() -> Result<ExitCode> {
                 .args(["-D", "warnings"]),
         )
     });
-    report.check("kernel programs", || {
-        let own = std::env::current_exe().context("finding this program")?;
-        command::run(Command::new(own).args(["build-ebpf", "--check"]))
-    });
+    report.check("kernel programs", build_ebpf::check);
     if command::find("cargo-deny").is_some() {
         // Advisories would need the network.
         report.check("dependencies", || {
@@ -178,6 +175,7 @@ pub(crate) fn run() -> Result<ExitCode> {
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(command::workspace());
+    command.envs(build_ebpf::object_to_test());
     command
 }
 

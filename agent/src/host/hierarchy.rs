@@ -92,13 +92,12 @@ impl Hierarchy {
 
     /// How deep a directory is in the hierarchy, as the kernel counts (`cgroup.level`).
     pub fn depth(&self, directory: &Path) -> Result<u32, Error> {
-        let below =
-            directory
-                .strip_prefix(&self.mount)
-                .map_err(|_: std::path::StripPrefixError| Error::Outside {
-                    path: directory.to_owned(),
-                    mount: self.mount.clone(),
-                })?;
+        let Ok(below) = directory.strip_prefix(&self.mount) else {
+            return Err(Error::Outside {
+                path: directory.to_owned(),
+                mount: self.mount.clone(),
+            });
+        };
         let below = u32::try_from(below.components().count()).unwrap_or(u32::MAX);
         Ok(self.mount_depth.saturating_add(below))
     }
