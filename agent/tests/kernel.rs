@@ -2,11 +2,6 @@
 //!
 //! Processes come into a cgroup as a runtime puts them there: by a write to its `cgroup.procs`.
 //! Where a shell can't play the part, this very binary does, as `helper`.
-
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's panic says what went wrong, also in its helpers"
-)]
 #![expect(
     clippy::unwrap_used,
     reason = "a test's panic says what went wrong, also in its helpers"
@@ -50,8 +45,11 @@ impl Tree {
             rustix::process::geteuid().is_root(),
             "these tests load kernel programs and make cgroups: run them as root"
         );
+        Self::in_hierarchy(Hierarchy::detect().unwrap())
+    }
+
+    fn in_hierarchy(hierarchy: Hierarchy) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let hierarchy = Hierarchy::detect().unwrap();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix = env::var("SKEP_TEST_CGROUP").unwrap_or_else(|_| "skep-test".to_owned());
         let name = format!("{prefix}-{}-{number}", std::process::id());
@@ -535,6 +533,53 @@ async fn processes_and_cgroups_outside_the_pods_root_give_nothing() {
     let pod = node.tree.make("kubepods/podmark");
     let events = node.until(|event| event.cgroup == pod).await;
     assert_eq!(events.len(), 1, "{events:?}");
+    node.finish().await;
+}
+
+#[tokio::test]
+async fn a_v2_hierarchy_is_followed_through_its_own_identity() {
+    let detected = Tree::new();
+    // On a hybrid machine the v2 tree is there, without controllers.
+    let mount = match detected.hierarchy.version {
+        CgroupVersion::V1 => PathBuf::from("/sys/fs/cgroup/unified"),
+        CgroupVersion::V2 => detected.hierarchy.mount.clone(),
+    };
+    let tree = Tree::in_hierarchy(Hierarchy {
+        version: CgroupVersion::V2,
+        id: 0,
+        mount,
+        mount_depth: 0,
+    });
+    let mut node = Followed::over(tree);
+    let pod = node.tree.make("kubepods/podv2");
+    let container = node.tree.make("kubepods/podv2/c");
+    let nested = node.tree.make("kubepods/podv2/c/nested");
+    let deep = node.tree.path("kubepods/podv2/c/nested/cgroup.procs");
+    let command = format!("exec sh -c 'echo $$ > {}; exit 2'", deep.display());
+    let mut shell = node
+        .tree
+        .shell("kubepods/podv2/c", &command)
+        .spawn()
+        .unwrap();
+    let pid = shell.id();
+    shell.wait().unwrap();
+    node.tree.remove("kubepods/podv2/c/nested");
+    node.tree.remove("kubepods/podv2/c");
+    let events = node
+        .until(|event| event.cgroup == container && event.what == KernelFact::Removed)
+        .await;
+    assert!(events.iter().all(|event| event.cgroup != nested));
+    let of_container = events.into_iter().filter(|event| event.cgroup == container);
+    let facts: Vec<_> = of_container.map(|event| event.what).collect();
+    let expected = [
+        made(pod, "c"),
+        KernelFact::Attached { pid },
+        started(pid, "sh"),
+        exited(pid, true, KernelExit::Code(2), "sh"),
+        KernelFact::Emptied,
+        KernelFact::Removed,
+    ];
+    assert_eq!(facts, expected);
     node.finish().await;
 }
 
