@@ -71,6 +71,7 @@ pub mod event {
     pub const SYSTEM_OOM: &str = "SystemOOM";
     pub const CGROUP_V1: &str = "CgroupV1";
     pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
+    pub const CHECK_LIMITS_FOR_RESOLV_CONF: &str = "CheckLimitsForResolvConf";
     pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
     /// Skep's own: a container's main process ended.

@@ -1,14 +1,14 @@
-//! The resolver configuration of a pod (NET-04 to NET-08). Pure: the node's own file is read by
-//! `host::resolv` each time a sandbox is asked for.
+//! The resolver configuration of a pod (NET-04 to NET-08). Pure but for `read_host`.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::Path};
 
 use indexmap::{IndexMap, IndexSet};
 
+use super::config_error::ConfigError;
 use crate::{
     config::DnsSettings,
     cri::api::DnsConfig,
-    host::resolv::HostResolver,
+    host::resolv::{self, HostResolver},
     types::{pod::Pod, reason},
 };
 
@@ -25,6 +25,57 @@ pub(crate) struct Warning {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
     pub(crate) is_of_node: bool,
+}
+
+/// The node's own resolver file, for each sandbox anew (NET-10); empty where `resolvConf` is.
+pub(crate) fn read_host(settings: &DnsSettings) -> Result<HostResolver, ConfigError> {
+    match &settings.resolv_conf {
+        None => Ok(HostResolver::default()),
+        Some(path) => resolv::read(path).map_err(|error| ConfigError::new(error.to_string())),
+    }
+}
+
+/// What of the node's resolver file pods cannot have; for one warning of the node at start
+/// (NET-09). `host` is what `read_host` brought.
+pub(crate) fn check_limits(
+    path: &Path,
+    host: &Result<HostResolver, ConfigError>,
+    cluster_domain: &str,
+) -> Option<Warning> {
+    let path = path.display();
+    // ClusterFirst puts three of its own before the node's.
+    let most = if cluster_domain.is_empty() {
+        MAX_SEARCHES
+    } else {
+        MAX_SEARCHES - 3
+    };
+    let message = match host {
+        Err(error) => error.message.clone(),
+        Ok(host) if host.searches.len() > most => format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {most} domains!"
+        ),
+        Ok(host)
+            if host
+                .searches
+                .iter()
+                .any(|search| search.len() > MAX_SEARCH_LEN) =>
+        {
+            format!(
+                "Resolv.conf file \"{path}\" contains a search path which length is more than allowed \
+             {MAX_SEARCH_LEN} chars!"
+            )
+        }
+        Ok(host) if host.searches.join(" ").len() > MAX_SEARCH_LINE => format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed \
+             {MAX_SEARCH_LINE} chars!"
+        ),
+        Ok(_) => return None,
+    };
+    Some(Warning {
+        reason: reason::event::CHECK_LIMITS_FOR_RESOLV_CONF,
+        message,
+        is_of_node: true,
+    })
 }
 
 /// `node_ips`: which loopback addresses to name where the node has no resolver file (`resolvConf`
@@ -287,6 +338,65 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[rstest]
+    #[case(29, 3, "cluster.local", None)]
+    #[case(
+        30,
+        3,
+        "cluster.local",
+        Some("Resolv.conf file '/r' contains search line consisting of more than 29 domains!")
+    )]
+    #[case(32, 3, "", None)]
+    #[case(
+        33,
+        3,
+        "",
+        Some("Resolv.conf file '/r' contains search line consisting of more than 32 domains!")
+    )]
+    #[case(
+        1,
+        254,
+        "",
+        Some(
+            "Resolv.conf file \"/r\" contains a search path which length is more than allowed 253 chars!"
+        )
+    )]
+    #[case(
+        11,
+        200,
+        "",
+        Some(
+            "Resolv.conf file '/r' contains search line which length is more than allowed 2048 chars!"
+        )
+    )]
+    fn warns_once_of_a_resolver_file_beyond_the_limits(
+        #[case] count: usize,
+        #[case] len: usize,
+        #[case] domain: &str,
+        #[case] message: Option<&str>,
+    ) {
+        let host = Ok(HostResolver {
+            servers: vec!["1.1.1.1".into(); 5],
+            searches: (0..count).map(|n| format!("{n:0len$}")).collect(),
+            options: Vec::new(),
+        });
+        let warning = check_limits(Path::new("/r"), &host, domain);
+        assert_eq!(warning.map(|warning| warning.message).as_deref(), message);
+    }
+
+    #[test]
+    fn an_unreadable_resolver_file_is_an_error_of_the_sandbox() {
+        let settings = DnsSettings {
+            resolv_conf: Some("/proc/none".into()),
+            ..settings(&[])
+        };
+        let message = "cannot read /proc/none: No such file or directory (os error 2)";
+        let host = read_host(&settings);
+        assert_eq!(host, Err(ConfigError::new(message)));
+        let warning = check_limits(Path::new("/proc/none"), &host, "").unwrap();
+        assert_eq!(warning.message, message);
     }
 
     #[rstest]
