@@ -1,1 +1,7 @@
-fn main() {}
+//! The `skep` program. Everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    agent::cli::main(std::env::args_os().collect())
+}

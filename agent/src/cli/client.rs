@@ -1,9 +1,6 @@
 //! HTTP over the agent's local socket.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
@@ -47,10 +44,6 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(socket: PathBuf) -> Self {
         Self { socket }
-    }
-
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
@@ -162,6 +155,11 @@ impl Answer {
                 None => return Ok(None),
             }
         }
+    }
+
+    /// A whole line has been received already.
+    pub(crate) fn has_line(&self) -> bool {
+        self.rest.contains(&b'\n')
     }
 
     async fn whole(self) -> Result<Vec<u8>, Error> {

@@ -31,6 +31,8 @@ pub struct UpSettings {
     pub ring_bytes: u32,
     pub max_starts: usize,
     pub max_restart_backoff: Duration,
+    /// The cgroup that all pods' cgroups are made in; none: the table's default.
+    pub cgroup_root: Option<String>,
     pub cluster_dns: Vec<std::net::IpAddr>,
     pub cluster_domain: String,
     pub log_json: bool,
@@ -54,6 +56,7 @@ impl UpSettings {
             ring_bytes: 1 << 20,
             max_starts: 8,
             max_restart_backoff: Duration::from_secs(300),
+            cgroup_root: None,
             cluster_dns: Vec::new(),
             cluster_domain: String::new(),
             log_json: false,
@@ -95,6 +98,9 @@ impl Config {
                 set(address, Value::Text(socket.ip().to_string()));
             }
             set(port, int(socket.map_or(0, |socket| socket.port().into())));
+        }
+        if let Some(root) = up.cgroup_root {
+            set("cgroup-root", Value::Text(root));
         }
         set("pleg-mode", Value::Text(up.best_mode.to_string()));
         set("pleg-safety-period", time(up.safety_period));

@@ -7,6 +7,7 @@ use axum::{
 };
 
 use super::wire::Refused;
+use crate::telemetry::chain;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -23,8 +24,8 @@ impl Refusal {
     }
 
     /// With the error's causes, which its own text leaves out.
-    pub(super) fn internal(error: &dyn std::error::Error) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, with_causes(error))
+    pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, chain(error).to_string())
     }
 }
 
@@ -35,16 +36,4 @@ impl IntoResponse for Refusal {
         };
         (self.status, Json(body)).into_response()
     }
-}
-
-/// One line: what was tried, then why it failed.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

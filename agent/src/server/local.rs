@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Links,
-    error::{Refusal, with_causes},
+    error::Refusal,
     log_query::{self, Instance, LogQuery},
     wire,
 };
@@ -37,6 +37,7 @@ use crate::{
     health::Grade,
     logs,
     status::{self, PodRecord, Statuses},
+    telemetry::chain,
     timeline::{Filter, Followed},
     types::{
         clock,
@@ -150,7 +151,7 @@ async fn log(
         .await
         .map_err(|error| Refusal::internal(&error))?;
     // The answer has begun: what fails from here on is told in its text, as upstream does.
-    let bytes = bytes.map(|piece| piece.unwrap_or_else(|error| with_causes(&error).into()));
+    let bytes = bytes.map(|piece| piece.unwrap_or_else(|error| chain(&error).to_string().into()));
     Ok(body(bytes, &shared.stop, "text/plain"))
 }
 

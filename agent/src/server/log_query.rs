@@ -30,7 +30,7 @@ impl LogQuery {
         let invalid = || Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid request.");
         let tail = match self.tail.as_deref() {
             Some("all") => None,
-            Some(text) if !text.is_empty() => Some(text.parse().map_err(|_| undecodable())?),
+            Some(text) if !text.is_empty() => Some(text.parse().map_err(|_error| undecodable())?),
             Some(_) | None => self.tail_lines,
         };
         let at_least = |value: Option<i64>, least: i64| match value {
