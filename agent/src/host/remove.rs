@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_no_descriptors() {
+    fn removes_trees_deeper_than_it_descends() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         fs::create_dir(&tree).unwrap();
