@@ -1,7 +1,7 @@
 //! The interfaces that Skep speaks: messages, clients and servers generated from `proto/`.
 //!
 //! The interface files are written from the interfaces' facts (names, numbers, types); the test
-//! `tests/upstream.rs` compares them with upstream's, so that they cannot drift.
+//! in `upstream.rs` compares them with upstream's, so that they cannot drift.
 
 /// CRI, between a node agent and a container runtime.
 pub mod cri {
@@ -21,6 +21,9 @@ pub mod cri {
         }
     }
 }
+
+#[cfg(test)]
+mod upstream;
 
 #[cfg(test)]
 mod tests {
