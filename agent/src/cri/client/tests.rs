@@ -292,13 +292,13 @@ async fn calls_in_flight_when_the_runtime_dies_are_unavailable() {
         _folder,
     } = setup();
     fake.fault(Call::Status, Fault::LoseAnswer);
-    let (answer, _stopped) = futures::future::join(client.status(), async {
+    let both = futures::future::join(client.status(), async {
         while fake.count(Call::Status) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         fake.stop()
-    })
-    .await;
+    });
+    let (answer, _stopped) = tokio::time::timeout(PATIENCE, both).await.unwrap();
     let error = answer.unwrap_err();
     assert!(error.is_unavailable(), "{error}");
 }
@@ -499,4 +499,47 @@ async fn images_are_pulled_found_listed_and_removed() {
     );
     client.remove_image("busybox:1").await.unwrap();
     assert_eq!(client.list_images().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn each_call_is_counted_by_its_operation_and_so_is_its_failure() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _guard = ::metrics::set_default_local_recorder(&recorder);
+    let setup = setup();
+    let id = ContainerId::from("none");
+    setup.client.version().await.unwrap();
+    setup.client.remove_container(&id).await.unwrap();
+    setup.client.container_pid(&id).await.unwrap_err();
+    let mut counters: Vec<_> = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .filter_map(|(key, _, _, value)| {
+            let metrics_util::debugging::DebugValue::Counter(count) = value else {
+                return None;
+            };
+            let (_, key) = key.into_parts();
+            let operation = key.labels().next().unwrap().value().to_owned();
+            Some((key.name().to_owned(), operation, count))
+        })
+        .collect();
+    counters.sort();
+    let counters: Vec<_> = counters
+        .iter()
+        .map(|(name, operation, count)| (name.as_str(), operation.as_str(), *count))
+        .collect();
+    assert_eq!(
+        counters,
+        [
+            (
+                "kubelet_runtime_operations_errors_total",
+                "container_status",
+                1
+            ),
+            ("kubelet_runtime_operations_total", "container_status", 1),
+            ("kubelet_runtime_operations_total", "remove_container", 1),
+            ("kubelet_runtime_operations_total", "version", 1),
+        ]
+    );
 }
