@@ -49,7 +49,7 @@ const ALL: [Run; 8] = [
 pub(crate) fn run(runs: &[Run]) -> Result<ExitCode> {
     let runs = if runs.is_empty() { &ALL } else { runs };
     let bench = Bench::prepare()?;
-    let programs = test::test_programs(&["--package", "agent", "--test", "accept"])?;
+    let programs = test::test_programs(test::ACCEPT)?;
     let program = programs
         .first()
         .context("cargo built no acceptance tests")?;

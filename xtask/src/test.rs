@@ -18,7 +18,10 @@ use crate::{
 /// One test program, all its tests together.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The program of the long runs, which are `cargo xtask accept`.
-const ACCEPT: &str = "accept";
+pub(crate) const ACCEPT: &str = "accept";
+
+/// How a function of a test program is marked that is a part other tests have the program play.
+const PART: &str = "ignored, a part that other tests";
 
 /// What one step came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +30,20 @@ pub(crate) struct Count {
     pub(crate) failed: usize,
 }
 
+/// One check that held, and one that did not.
+const PASSED: Count = Count {
+    passed: 1,
+    failed: 0,
+};
+const FAILED: Count = Count {
+    passed: 0,
+    failed: 1,
+};
+
 impl Count {
     /// From what a test program printed: its result lines, and lines that begin with "SKIPPED",
-    /// each of which is a test that said it passed and did nothing. A program that printed no
-    /// result has failed.
+    /// each of which is a test that said it passed and did nothing. What is ignored has failed too,
+    /// unless it is no test ([`PART`]). A program that printed no result has failed.
     pub(crate) fn of_tests(output: &str, ended_well: bool) -> Self {
         let mut count = Self::default();
         let mut has_result = false;
@@ -42,10 +55,10 @@ impl Count {
                     number_before(result, " failed") + number_before(result, " ignored");
             }
         }
-        let skipped = output
-            .lines()
-            .filter(|line| line.starts_with("SKIPPED"))
-            .count();
+        let lines = |is: fn(&str) -> bool| output.lines().filter(|line| is(line)).count();
+        let skipped = lines(|line| line.starts_with("SKIPPED"));
+        let parts = lines(|line| line.contains(PART));
+        count.failed = count.failed.saturating_sub(parts);
         count.passed = count.passed.saturating_sub(skipped);
         count.failed += skipped;
         if !has_result || (!ended_well && count.failed == 0) {
@@ -91,11 +104,7 @@ impl Report {
         if let Err(error) = &result {
             println!("{name}: {error:#}");
         }
-        let passed = usize::from(result.is_ok());
-        let count = Count {
-            passed,
-            failed: 1 - passed,
-        };
+        let count = if result.is_ok() { PASSED } else { FAILED };
         self.add(name, count, started.elapsed());
     }
 
@@ -127,25 +136,12 @@ impl Report {
 pub(crate) fn run() -> Result<ExitCode> {
     let mut report = Report::default();
     let started = Instant::now();
-    let bench = match Bench::prepare() {
-        Ok(bench) => {
-            let done = Count {
-                passed: 1,
-                failed: 0,
-            };
-            report.add("set-up", done, started.elapsed());
-            Some(bench)
-        }
-        Err(error) => {
-            println!("set-up: {error:#}");
-            let failed = Count {
-                passed: 0,
-                failed: 1,
-            };
-            report.add("set-up", failed, started.elapsed());
-            None
-        }
-    };
+    let bench = Bench::prepare();
+    if let Err(error) = &bench {
+        println!("set-up: {error:#}");
+    }
+    let count = if bench.is_ok() { PASSED } else { FAILED };
+    report.add("set-up", count, started.elapsed());
     report.check("format", || {
         command::run(cargo().args(["fmt", "--all", "--", "--check"]))
     });
@@ -166,9 +162,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         println!("== dependencies: not checked, cargo-deny is not installed");
     }
     unit_tests(&mut report)?;
-    if let Some(bench) = bench {
-        boxed_tests(&bench, &mut report)?;
-    }
+    test_folders(bench.as_ref().ok(), &mut report)?;
     Ok(report.finish())
 }
 
@@ -179,77 +173,80 @@ fn cargo() -> Command {
     command
 }
 
-/// Everything that runs as the user, in no box.
 fn unit_tests(report: &mut Report) -> Result<()> {
-    let runs: [(&str, &[&str]); 2] = [
-        ("unit tests", &["--workspace", "--lib", "--bins"]),
-        (
-            "tests of the other packages",
-            &["--workspace", "--exclude", "agent", "--test", "*"],
-        ),
-    ];
-    for (name, select) in runs {
-        let started = Instant::now();
-        let output = cargo()
-            .args(["test", "--no-fail-fast"])
-            .args(select)
-            .args(["--", "--show-output"])
-            .env("RUST_BACKTRACE", "0")
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .context("starting cargo test")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let count = Count::of_tests(&text, output.status.success());
-        keep(&name.replace(' ', "-"), &text, count)?;
-        report.add(name, count, started.elapsed());
-    }
+    let started = Instant::now();
+    let output = cargo()
+        .args(["test", "--workspace", "--lib", "--bins", "--no-fail-fast"])
+        .args(["--", "--show-output"])
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo test")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let count = Count::of_tests(&text, output.status.success());
+    keep("unit", &text, count)?;
+    report.add("unit tests", count, started.elapsed());
     Ok(())
 }
 
-/// Each test program of the agent's `tests` folder in a box of its own, then a look at what they
-/// left.
-fn boxed_tests(bench: &Bench, report: &mut Report) -> Result<()> {
-    let before = Machine::look()?;
+/// The test programs of the packages' `tests` folders: the agent's as root, in a box each, and then
+/// a look at what they left; the others' as they are.
+fn test_folders(bench: Option<&Bench>, report: &mut Report) -> Result<()> {
     let started = Instant::now();
-    let programs = match test_programs(&["--package", "agent", "--test", "*"]) {
+    // Of the whole workspace, as the unit tests were: another choice of packages has other features,
+    // and would build the dependencies again.
+    let programs = match test_programs("*") {
         Ok(programs) => programs,
         Err(error) => {
             println!("building the tests: {error:#}");
-            let failed = Count {
-                passed: 0,
-                failed: 1,
-            };
-            report.add("building the tests", failed, started.elapsed());
+            report.add("building the tests", FAILED, started.elapsed());
             return Ok(());
         }
     };
+    let agent = command::workspace().join("agent");
+    let before = Machine::look()?;
     for program in programs.iter().filter(|program| program.name != ACCEPT) {
-        println!("== {} ...", program.name);
-        let ended = bench.run(
-            &program.file,
-            &["--show-output"],
-            &program.dir,
-            LIMIT,
-            |line| {
-                if line.starts_with("test ") && !line.starts_with("test result") {
-                    println!("   {line}");
-                }
-            },
-        )?;
-        let count = Count::of_tests(&ended.output, ended.success);
-        keep(&program.name, &ended.output, count)?;
-        report.add(&format!("tests/{}", program.name), count, ended.time);
+        let name = format!("{}/{}", program.package(), program.name);
+        println!("== {name} ...");
+        let started = Instant::now();
+        let (output, success) = if program.dir == agent {
+            // Without a bench nothing of this can run, and that was counted.
+            let Some(bench) = bench else { continue };
+            let ended = bench.run(
+                &program.file,
+                &["--show-output"],
+                &program.dir,
+                LIMIT,
+                |line| {
+                    if line.starts_with("test ") && !line.starts_with("test result") {
+                        println!("   {line}");
+                    }
+                },
+            )?;
+            (ended.output, ended.success)
+        } else {
+            let output = Command::new(&program.file)
+                .arg("--show-output")
+                .current_dir(&program.dir)
+                .env("RUST_BACKTRACE", "0")
+                .stdin(Stdio::null())
+                .output()
+                .with_context(|| format!("starting {}", program.file.display()))?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            (text, output.status.success())
+        };
+        let count = Count::of_tests(&output, success);
+        keep(&name.replace('/', "-"), &output, count)?;
+        report.add(&name, count, started.elapsed());
     }
+    let Some(bench) = bench else { return Ok(()) };
     let started = Instant::now();
     let left = bench.clean(&before)?;
     for line in &left {
         println!("left behind: {line}");
     }
-    let count = Count {
-        passed: usize::from(left.is_empty()),
-        failed: usize::from(!left.is_empty()),
-    };
+    let count = if left.is_empty() { PASSED } else { FAILED };
     report.add("nothing left behind", count, started.elapsed());
     Ok(())
 }
@@ -285,20 +282,22 @@ pub(crate) struct Program {
     pub(crate) dir: PathBuf,
 }
 
-/// Builds the tests that `select` names, and finds their programs.
-pub(crate) fn test_programs(select: &[&str]) -> Result<Vec<Program>> {
+impl Program {
+    fn package(&self) -> String {
+        let name = self.dir.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// Builds the test programs of that name (a pattern) in the whole workspace.
+pub(crate) fn test_programs(name: &str) -> Result<Vec<Program>> {
     let messages = command::read_with_errors(
         cargo()
-            .args([
-                "test",
-                "--no-run",
-                "--message-format",
-                "json-render-diagnostics",
-            ])
-            .args(select),
+            .args(["test", "--workspace", "--no-run", "--test", name])
+            .args(["--message-format", "json-render-diagnostics"]),
     )?;
     let mut programs: Vec<_> = messages.lines().filter_map(program_in).collect();
-    programs.sort_by(|one, other| one.name.cmp(&other.name));
+    programs.sort_by(|one, other| (&one.dir, &one.name).cmp(&(&other.dir, &other.name)));
     Ok(programs)
 }
 
@@ -337,6 +336,13 @@ mod tests {
         let output = "---- a stdout ----\nSKIPPED a: needs root\n\n\
                       test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured\n";
         assert_eq!(Count::of_tests(output, true), count(1, 2));
+    }
+
+    #[test]
+    fn a_part_that_other_tests_play_is_no_test() {
+        let output = "test helper ... ignored, a part that other tests have this binary play\n\
+                      test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured\n";
+        assert_eq!(Count::of_tests(output, true), count(2, 0));
     }
 
     #[test]
