@@ -23,6 +23,8 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use ebpf::{LOSS_MAP, LOSS_RING, Tracked};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
 
 pub use self::reader::Reader;
 use super::{
@@ -170,6 +172,45 @@ impl fmt::Debug for Programs {
 
 /// Loads the programs for this kernel and hierarchy and attaches them.
 pub fn open(settings: &Settings, hierarchy: &Hierarchy) -> Result<(Programs, Reader), Error> {
+    match open_within_limits(settings, hierarchy) {
+        // Before Linux 5.11 maps and programs count as the process's locked memory, of which a
+        // small limit is the default.
+        Err(error @ Error::NotPermitted(_)) => match MemlockRaised::new() {
+            Some(_raised) => open_within_limits(settings, hierarchy),
+            None => Err(error),
+        },
+        other => other,
+    }
+}
+
+/// No limit of locked memory while it lives: children must not inherit that.
+struct MemlockRaised(Rlimit);
+
+impl MemlockRaised {
+    /// `None` where that changes nothing or is not allowed.
+    fn new() -> Option<Self> {
+        let before = getrlimit(Resource::Memlock);
+        let unlimited = Rlimit {
+            current: None,
+            maximum: None,
+        };
+        let raised = before != unlimited && setrlimit(Resource::Memlock, unlimited).is_ok();
+        raised.then_some(Self(before))
+    }
+}
+
+impl Drop for MemlockRaised {
+    fn drop(&mut self) {
+        if let Err(error) = setrlimit(Resource::Memlock, self.0) {
+            warn!(%error, "The limit of locked memory cannot be put back");
+        }
+    }
+}
+
+fn open_within_limits(
+    settings: &Settings,
+    hierarchy: &Hierarchy,
+) -> Result<(Programs, Reader), Error> {
     let page = rustix::param::page_size();
     if !settings.ring_bytes.is_power_of_two() || (settings.ring_bytes as usize) < page {
         return Err(Error::RingSize {

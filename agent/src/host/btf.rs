@@ -322,4 +322,4 @@ fn number(data: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -101,3 +101,71 @@ pub(super) fn programs(types: &Btf<'_>) -> Result<Vec<(&'static str, &'static st
     }
     Ok(programs)
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::host::btf::tests::with_tracepoints;
+
+    const TRACEPOINTS: [&str; 6] = [
+        "sched_process_exit",
+        "sched_process_exec",
+        "cgroup_mkdir",
+        "cgroup_rmdir",
+        "cgroup_attach_task",
+        "cgroup_notify_populated",
+    ];
+
+    #[rstest]
+    #[case::newer_kernels(true, "on_victim_task")]
+    #[case::older_kernels(false, "on_victim_pid")]
+    fn the_memory_killers_program_is_chosen_by_what_its_tracepoint_hands_over(
+        #[case] is_a_task: bool,
+        #[case] expected: &str,
+    ) {
+        let data = with_tracepoints(&TRACEPOINTS, is_a_task);
+        let chosen = programs(&Btf::parse(&data).unwrap()).unwrap();
+        assert_eq!(chosen.len(), 7);
+        assert!(chosen.contains(&(expected, "mark_victim")));
+    }
+
+    #[test]
+    fn a_kernel_without_a_tracepoint_or_a_field_is_told_which() {
+        let data = with_tracepoints(&TRACEPOINTS[..5], true);
+        let types = Btf::parse(&data).unwrap();
+        assert_eq!(
+            programs(&types).unwrap_err().to_string(),
+            "the kernel lacks what the programs need: the kernel has no tracepoint \
+             cgroup_notify_populated"
+        );
+        let hierarchy = Hierarchy {
+            version: CgroupVersion::V2,
+            id: 0,
+            mount: "/sys/fs/cgroup".into(),
+            mount_depth: 0,
+        };
+        let error = globals(&types, &hierarchy, 1).unwrap_err();
+        assert_eq!(error.to_string(), "the kernel has no struct cgroup");
+    }
+
+    #[test]
+    fn the_running_kernel_has_everything_on_both_versions_of_cgroups() {
+        let data = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+        let types = Btf::parse(&data).unwrap();
+        for version in [CgroupVersion::V1, CgroupVersion::V2] {
+            let hierarchy = Hierarchy {
+                version,
+                id: 4,
+                mount: "/sys/fs/cgroup".into(),
+                mount_depth: 0,
+            };
+            let globals = globals(&types, &hierarchy, 1).unwrap();
+            let value = |name| globals.iter().find(|(one, _)| *one == name).unwrap().1;
+            assert_eq!(value("HIERARCHY_ID"), 4);
+            assert!(value("TASK_COMM") > 0);
+            assert_eq!(value("CGROUP_V2") != 0, version == CgroupVersion::V2);
+        }
+    }
+}

@@ -165,6 +165,14 @@ impl Pump {
             if fds[1].revents().contains(PollFlags::IN) {
                 return Ok(());
             }
+            // It would be answered at once for ever.
+            if fds[0]
+                .revents()
+                .intersects(PollFlags::ERR | PollFlags::NVAL)
+            {
+                let broken = io::Error::other("the ring buffer's descriptor is broken");
+                return Err(Error::Read(broken));
+            }
         }
     }
 

@@ -122,6 +122,23 @@ fn crafted(victim_is_a_task: bool) -> Vec<u8> {
     w.finish()
 }
 
+/// A kernel that has the named tracepoints, all handing over a task, and the memory killer's.
+pub(in crate::host) fn with_tracepoints(names: &[&str], victim_is_a_task: bool) -> Vec<u8> {
+    let mut w = Writer::new();
+    let int = w.ty("int", KIND_INT, 0, 4, &[32]);
+    let void = w.ty("", KIND_PTR, 0, 0, &[]);
+    let task = w.composite(KIND_STRUCT, "task_struct", 128, &[("tgid", int, 64)]);
+    let task = w.ty("", KIND_PTR, 0, task, &[]);
+    for name in names {
+        w.tracepoint(name, &[void, task]);
+    }
+    w.tracepoint(
+        "mark_victim",
+        &[void, if victim_is_a_task { task } else { int }],
+    );
+    w.finish()
+}
+
 #[test]
 fn offsets_are_found_also_through_unnamed_members_and_modifiers() {
     let data = crafted(true);
