@@ -114,7 +114,7 @@ async fn node() -> Node {
 impl Node {
     fn publish(&self, namespace: &str, name: &str, is_running: bool) {
         let object = serde_saphyr::from_str(&format!(
-            "metadata: {{name: {name}, namespace: {namespace}, uid: uid-{name}}}\n\
+            "metadata: {{name: {name}, namespace: {namespace}, uid: {namespace}-{name}}}\n\
              spec: {{nodeName: node1, containers: [{{name: app, image: i}}]}}\n"
         ))
         .unwrap();
