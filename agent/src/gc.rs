@@ -11,7 +11,7 @@
 mod logs;
 mod plan;
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
@@ -24,7 +24,7 @@ use crate::{
     config::{Dirs, GcSettings},
     cri,
     types::{
-        id::{ContainerId, SandboxId},
+        id::{ContainerId, PodUid, SandboxId},
         runtime::SharedRuntimePod,
     },
 };
@@ -75,7 +75,8 @@ impl Collector {
     }
 
     /// One whole collection: containers, then sandboxes that are left empty, then the logs of pods
-    /// that are gone. One failure does not keep the rest; all are returned.
+    /// that are gone. One failure does not keep the rest; all are returned, with the pods that have
+    /// changed in the runtime.
     ///
     /// `pods` is the cache, read when the collection begins; the sandboxes' turn trusts it only
     /// where all containers of a sandbox were removed here.
@@ -84,10 +85,24 @@ impl Collector {
         snapshot: &[SharedRuntimePod],
         pods: &Pods<'_>,
         now: Timestamp,
-    ) -> Vec<Error> {
+    ) -> (BTreeSet<PodUid>, Vec<Error>) {
         let removals = containers(snapshot, pods, &self.settings, now);
         let (removed, mut errors) = self.remove_all(removals).await;
-        for id in sandboxes(snapshot, pods, &removed) {
+        let dead = sandboxes(snapshot, pods, &removed);
+        let changed = snapshot
+            .iter()
+            .filter(|pod| {
+                pod.containers
+                    .iter()
+                    .any(|container| removed.contains(&container.id))
+                    || pod
+                        .sandboxes
+                        .iter()
+                        .any(|sandbox| dead.contains(&sandbox.id))
+            })
+            .map(|pod| pod.uid.clone())
+            .collect();
+        for id in dead {
             if let Err(error) = self.remove_sandbox(&id).await {
                 errors.push(error);
             }
@@ -96,7 +111,7 @@ impl Collector {
             errors.extend(logs::remove_folders(&self.dirs.pod_logs, pods).await);
         }
         errors.extend(logs::remove_dead_links(&self.dirs.container_logs, &self.client).await);
-        errors
+        (changed, errors)
     }
 
     /// Removes containers, some at a time; returns those that are gone and what failed.

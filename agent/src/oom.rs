@@ -11,6 +11,8 @@
 //! Reads are of a few cgroup files, which the kernel answers from memory: no blocking thread is
 //! needed.
 
+mod task;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -23,6 +25,8 @@ use crate::{
     metrics::{CHILD_OOM_KILLS, MAIN_OOM_KILLS},
     types::{clock::Mono, quantity::bytes_text},
 };
+
+pub use self::task::Task;
 
 /// Kills so close together may stand on one rise of a counter, which the first has consumed.
 const BURST: Duration = Duration::from_secs(1);

@@ -1,1 +1,299 @@
-//! The sync loop: one select over updates, pod events and ticks.
+//! The sync loop: one `select!` over pod updates, pod events, workers' reports and time, as
+//! upstream's syncLoop (LOOP-01..10). Probe results join with the probes.
+//!
+//! Owner of: which pods are wanted (by source), and the workers. It decides who works on what; the
+//! workers do the work. Nothing here waits for the runtime.
+
+mod housekeeping;
+pub mod runtime;
+mod workers;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt as _;
+use indexmap::IndexMap;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::{
+    sync::CancellationToken,
+    time::{DelayQueue, delay_queue},
+};
+
+use self::workers::Workers;
+use crate::{
+    gc,
+    health::{Board, Grade, Part},
+    metrics,
+    pleg::{Change, PodEvent},
+    source::{Op, PodUpdate},
+    types::{
+        id::{PodKey, PodUid},
+        pod::{Pod, SourceKind},
+    },
+    worker::{Context, Kick, Report, Stop},
+};
+
+/// Between two looks at what nobody wants any more (LOOP-10); nothing is done while nothing changed.
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+/// Even without news the folders and cgroups are compared after this time.
+const FULL_HOUSEKEEPING: Duration = Duration::from_secs(60);
+
+/// How far `down` has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remaining {
+    /// Pods that still have workers.
+    pub pods: Vec<PodKey>,
+}
+
+/// Orders from the local socket.
+#[derive(Debug)]
+pub enum Order {
+    /// Stop every pod; the view tells what is left, and is empty in the end.
+    StopAll {
+        progress: watch::Sender<Option<Remaining>>,
+    },
+}
+
+#[derive(Debug)]
+pub struct Deps {
+    pub context: Arc<Context>,
+    pub updates: mpsc::Receiver<PodUpdate>,
+    pub sources: Vec<SourceKind>,
+    pub events: mpsc::Receiver<PodEvent>,
+    pub reports: mpsc::Receiver<Report>,
+    pub orders: mpsc::Receiver<Order>,
+    /// Why syncs cannot succeed now (the runtime is down); none while they can.
+    pub runtime: watch::Receiver<Option<String>>,
+    pub board: Board,
+    pub collector: gc::Collector,
+}
+
+/// The loop's state; run it with [`Task::run`].
+#[derive(Debug)]
+pub struct Task {
+    deps: Deps,
+    /// Pods that are wanted, by uid.
+    pods: IndexMap<PodUid, Pod>,
+    seen: HashSet<SourceKind>,
+    workers: Workers,
+    retries: DelayQueue<PodUid>,
+    retry_keys: HashMap<PodUid, delay_queue::Key>,
+    /// Something changed since the last housekeeping.
+    is_dirty: bool,
+    last_full: Instant,
+    jobs: JoinSet<Job>,
+    killing: HashSet<PodUid>,
+    is_collecting: bool,
+    is_cleaning: bool,
+    stopping: Option<watch::Sender<Option<Remaining>>>,
+}
+
+/// Work of the housekeeping that takes time, done beside the loop.
+#[derive(Debug)]
+enum Job {
+    OrphanKilled(PodUid),
+    DeadRemoved,
+    Collected,
+    Cleaned,
+}
+
+impl Task {
+    pub fn new(deps: Deps, stop: CancellationToken) -> Self {
+        let workers = Workers::new(deps.context.clone(), stop);
+        Self {
+            deps,
+            pods: IndexMap::new(),
+            seen: HashSet::new(),
+            workers,
+            retries: DelayQueue::new(),
+            retry_keys: HashMap::new(),
+            is_dirty: true,
+            last_full: Instant::now(),
+            jobs: JoinSet::new(),
+            killing: HashSet::new(),
+            is_collecting: false,
+            is_cleaning: false,
+            stopping: None,
+        }
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        // Nothing is decided before everything is known once.
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = self.deps.context.pleg.cache().wait_complete() => {}
+        }
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.deps.board.set(Part::Sync, Grade::Good, self.summary());
+            // Every arm is cancel-safe: receives, joins and timers. No arm waits for the runtime.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                update = self.deps.updates.recv() => match update {
+                    Some(update) => self.on_update(update),
+                    None => anyhow::bail!("the pod sources ended"),
+                },
+                event = self.deps.events.recv() => match event {
+                    Some(event) => self.on_event(event),
+                    None => anyhow::bail!("the PLEG ended"),
+                },
+                Some(report) = self.deps.reports.recv() => self.on_report(report),
+                Some(ended) = self.workers.join_next() => self.on_worker_ended(ended),
+                Some(expired) = self.retries.next(), if !self.retries.is_empty() => {
+                    let uid = expired.into_inner();
+                    self.retry_keys.remove(&uid);
+                    self.workers.kick(&uid, Kick::default());
+                }
+                Some(order) = self.deps.orders.recv() => self.on_order(order),
+                Ok(()) = self.deps.runtime.changed() => self.on_runtime(),
+                Some(job) = self.jobs.join_next() => self.on_job(job?),
+                _ = housekeeping.tick() => self.housekeeping(),
+            }
+        }
+        // The pods stay as they are; each worker ends after the step in hand.
+        self.workers.end().await;
+        Ok(())
+    }
+
+    fn summary(&self) -> String {
+        format!(
+            "{} pods wanted, {} workers",
+            self.pods.len(),
+            self.workers.len()
+        )
+    }
+
+    fn on_update(&mut self, update: PodUpdate) {
+        self.is_dirty = true;
+        let source: &'static str = update.source.into();
+        for pod in &update.pods {
+            tracing::info!(op = ?update.op, pod = %pod.key(), uid = %pod.uid(), source, "Pod update");
+        }
+        match update.op {
+            Op::Add => {
+                for pod in update.pods {
+                    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+                    metrics::CONTAINERS_PER_POD.set(pod.regular_containers().count() as f64, &[]);
+                    self.pods.insert(pod.uid().clone(), pod.clone());
+                    if self.stopping.is_none() {
+                        self.workers.assign(pod);
+                    }
+                }
+            }
+            Op::Update | Op::Delete | Op::Reconcile => {
+                for pod in update.pods {
+                    self.pods.insert(pod.uid().clone(), pod.clone());
+                    if self.stopping.is_none() {
+                        self.workers.assign(pod);
+                    }
+                }
+            }
+            Op::Remove => {
+                for pod in update.pods {
+                    self.pods.shift_remove(pod.uid());
+                    self.workers.stop(pod.uid(), Stop { grace: None });
+                }
+            }
+        }
+        self.seen.insert(update.source);
+    }
+
+    fn are_sources_ready(&self) -> bool {
+        self.deps
+            .sources
+            .iter()
+            .all(|source| self.seen.contains(source))
+    }
+
+    fn on_event(&mut self, event: PodEvent) {
+        self.is_dirty = true;
+        self.workers.kick(
+            &event.uid,
+            Kick {
+                kernel_at: event.kernel_at,
+            },
+        );
+        if let Change::Died(died) = &event.what {
+            self.collect_dead(&event.uid, died);
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        if let Some(key) = self.retry_keys.remove(&report.uid) {
+            self.retries.remove(&key);
+        }
+        if let Some(at) = report.next {
+            let key = self.retries.insert_at(report.uid.clone(), at);
+            self.retry_keys.insert(report.uid, key);
+        }
+        self.tell_progress();
+    }
+
+    fn on_worker_ended(&mut self, ended: workers::Ended) {
+        self.is_dirty = true;
+        if let Some(uid) = self.workers.on_ended(ended) {
+            if let Some(key) = self.retry_keys.remove(&uid) {
+                self.retries.remove(&key);
+            }
+            self.deps.context.statuses.remove(&uid);
+            // The same uid is wanted again (a manifest with a uid of its own was put back).
+            if self.stopping.is_none()
+                && let Some(pod) = self.pods.get(&uid).cloned()
+            {
+                metrics::RESTARTED_PODS
+                    .add(1, &[("static", if pod.is_static() { "true" } else { "" })]);
+                self.workers.assign(pod);
+            }
+        }
+        self.tell_progress();
+    }
+
+    fn on_order(&mut self, order: Order) {
+        match order {
+            Order::StopAll { progress } => {
+                self.stopping = Some(progress);
+                for uid in self.workers.uids() {
+                    self.workers.stop(&uid, Stop { grace: None });
+                }
+                self.tell_progress();
+            }
+        }
+    }
+
+    fn tell_progress(&self) {
+        if let Some(progress) = &self.stopping {
+            progress.send_replace(Some(Remaining {
+                pods: self.workers.keys(),
+            }));
+        }
+    }
+
+    /// The runtime came or went: once it is there, everyone looks again.
+    fn on_runtime(&mut self) {
+        if self.deps.runtime.borrow_and_update().is_none() {
+            for uid in self.workers.uids() {
+                self.workers.kick(&uid, Kick::default());
+            }
+        }
+    }
+
+    fn on_job(&mut self, job: Job) {
+        match job {
+            Job::OrphanKilled(uid) => {
+                self.killing.remove(&uid);
+            }
+            Job::DeadRemoved => {}
+            Job::Collected => self.is_collecting = false,
+            Job::Cleaned => self.is_cleaning = false,
+        }
+    }
+}

@@ -1,8 +1,4 @@
 //! What lies in `deploy/` is what the agent accepts.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test ends where something is not as it should be"
-)]
 
 use std::{
     fs,

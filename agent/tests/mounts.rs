@@ -1,5 +1,9 @@
 //! Volumes with real mounts. Needs root: the tests run again, each by itself, in a mount namespace
 //! of its own, so that nothing that they mount can reach or stay on the machine.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 use std::{
     env, fs,

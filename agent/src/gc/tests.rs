@@ -363,7 +363,7 @@ impl Setup {
         };
         let now = Timestamp::from_second(4_000_000_000).unwrap();
         let errors = self.collector.collect(snapshot, &pods, now).await;
-        errors.iter().map(ToString::to_string).collect()
+        errors.1.iter().map(ToString::to_string).collect()
     }
 
     fn exists(&self, path: &str) -> bool {

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::host::hierarchy::CgroupVersion;
 use procfs::{Current as _, Meminfo};
 use rustix::process::{Resource, Rlimit};
 
@@ -48,6 +49,32 @@ pub enum Error {
 /// Bytes of memory that the kernel manages (`MemTotal`).
 pub fn memory_total() -> Result<u64, Error> {
     Ok(Meminfo::current().map_err(Error::Memory)?.mem_total)
+}
+
+/// Process ids that the machine has: the smaller of the kernel's two limits.
+pub fn pid_max() -> Result<i64, Error> {
+    let read_one = |path: &'static str| {
+        let text = read(Path::new(path))?;
+        text.trim().parse::<i64>().map_err(|_source| Error::Form {
+            path: path.into(),
+            expected: "a number",
+            found: text.trim().to_owned(),
+        })
+    };
+    Ok(read_one("/proc/sys/kernel/pid_max")?.min(read_one("/proc/sys/kernel/threads-max")?))
+}
+
+/// The memory controller can limit swap (CGRP-15): the file that does so is there.
+pub fn is_swap_controller_usable(memory: &Path, version: CgroupVersion) -> bool {
+    match version {
+        CgroupVersion::V1 => memory.join("memory.memsw.limit_in_bytes").exists(),
+        // The root has no such file; any child with the controller does.
+        CgroupVersion::V2 => fs::read_dir(memory).is_ok_and(|children| {
+            children
+                .flatten()
+                .any(|child| child.path().join("memory.swap.max").exists())
+        }),
+    }
 }
 
 /// CPUs online, whatever our own affinity and quota are.

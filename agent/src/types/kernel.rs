@@ -1,6 +1,9 @@
 //! What the kernel tells: the events that the eBPF programs send, as the agent sees them.
 
-use super::{clock::Mono, id::CgroupId};
+use super::{
+    clock::Mono,
+    id::{CgroupId, ContainerId, PodUid},
+};
 
 /// One event of the kernel's, or news that some were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,4 +99,28 @@ pub enum GapPlace {
     Queue,
     /// The runtime's event stream broke or fell behind.
     RuntimeStream,
+}
+
+/// What whoever accounts for memory kills must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryNews {
+    /// A container's cgroup was made: its counters start here.
+    Made {
+        cgroup: CgroupId,
+        uid: PodUid,
+        container: ContainerId,
+    },
+    /// The memory killer chose a process of the container.
+    Killed {
+        at: Mono,
+        cgroup: CgroupId,
+        uid: PodUid,
+        container: ContainerId,
+        pid: u32,
+        comm: String,
+        is_main: bool,
+    },
+    Removed {
+        cgroup: CgroupId,
+    },
 }

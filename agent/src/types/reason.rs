@@ -21,6 +21,26 @@ pub mod waiting {
     pub const PRE_START_HOOK_ERROR: &str = "PreStartHookError";
     pub const POST_START_HOOK_ERROR: &str = "PostStartHookError";
     pub const RUN_CONTAINER_ERROR: &str = "RunContainerError";
+
+    /// All of them: the closed set of the label `code`.
+    pub const ALL: [&str; 16] = [
+        CONTAINER_CREATING,
+        POD_INITIALIZING,
+        CRASH_LOOP_BACK_OFF,
+        ERR_IMAGE_PULL,
+        IMAGE_PULL_BACK_OFF,
+        ERR_IMAGE_NEVER_PULL,
+        IMAGE_INSPECT_ERROR,
+        INVALID_IMAGE_NAME,
+        REGISTRY_UNAVAILABLE,
+        SIGNATURE_VALIDATION_FAILED,
+        CREATE_CONTAINER_CONFIG_ERROR,
+        CREATE_CONTAINER_ERROR,
+        PRE_CREATE_HOOK_ERROR,
+        PRE_START_HOOK_ERROR,
+        POST_START_HOOK_ERROR,
+        RUN_CONTAINER_ERROR,
+    ];
 }
 
 /// How a container ended: `state.terminated.reason` (COND-14).

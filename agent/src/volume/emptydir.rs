@@ -76,7 +76,7 @@ fn set_up_at(path: &Path, marker: &Path, medium: Medium, fs_group: Option<i64>) 
     if let Some(group) = fs_group {
         // The volume is new: there is nothing below it to change.
         let group = u32::try_from(group)
-            .map_err(|_| io::Error::other(format!("fsGroup {group} is no group id")))?;
+            .map_err(|_range| io::Error::other(format!("fsGroup {group} is no group id")))?;
         std::os::unix::fs::lchown(path, None, Some(group))?;
         let mode = fs::symlink_metadata(path)?.permissions().mode() & 0o7777;
         set_mode(path, mode | 0o2770)?;

@@ -1,0 +1,216 @@
+//! What the servers ask of parts that are built after them: the servers come first, so that a node
+//! without a runtime can say what it waits for.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::{StreamExt as _, stream};
+use tokio::sync::{OnceCell, mpsc, watch};
+
+use crate::{
+    config::Config,
+    pleg,
+    server::{self, wire},
+    source::Refusal,
+    supervise,
+    sync::{Order, Remaining},
+    types::id::PodKey,
+};
+
+/// Filled in as the parts come up. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    node: String,
+    endpoint: String,
+    runtime: OnceCell<String>,
+    pleg: OnceCell<pleg::Handle>,
+    containerd: OnceCell<watch::Receiver<supervise::State>>,
+    refusals: watch::Receiver<Vec<Refusal>>,
+    orders: mpsc::Sender<Order>,
+    /// None until `down` is asked for; then what is left.
+    progress: watch::Sender<Option<Remaining>>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        config: &Config,
+        orders: mpsc::Sender<Order>,
+        refusals: watch::Receiver<Vec<Refusal>>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            node: config.node.name.clone(),
+            endpoint: config.runtime.endpoint.clone(),
+            runtime: OnceCell::new(),
+            pleg: OnceCell::new(),
+            containerd: OnceCell::new(),
+            refusals,
+            orders,
+            progress: watch::channel(None).0,
+        }))
+    }
+
+    // Each is set once, by the composition root.
+    pub(super) fn set_runtime(&self, name_and_version: String) {
+        self.0.runtime.set(name_and_version).ok();
+    }
+
+    pub(super) fn set_pleg(&self, pleg: pleg::Handle) {
+        self.0.pleg.set(pleg).ok();
+    }
+
+    pub(super) fn set_containerd(&self, state: watch::Receiver<supervise::State>) {
+        self.0.containerd.set(state).ok();
+    }
+
+    pub(super) fn describe(&self) -> server::Describe {
+        let shared = self.0.clone();
+        Arc::new(move || {
+            let mut pids = BTreeMap::from([("agent".to_owned(), std::process::id())]);
+            if let Some(state) = shared.containerd.get()
+                && let supervise::State::Running { pid } = &*state.borrow()
+            {
+                pids.insert("containerd".to_owned(), pid.unsigned_abs());
+            }
+            wire::Description {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                node: shared.node.clone(),
+                mode: shared
+                    .pleg
+                    .get()
+                    .and_then(pleg::Handle::mode)
+                    .map(|mode| mode.to_string()),
+                runtime_endpoint: shared.endpoint.clone(),
+                runtime: shared.runtime.get().cloned(),
+                pids,
+                refusals: shared
+                    .refusals
+                    .borrow()
+                    .iter()
+                    .map(|refusal| wire::SourceRefusal {
+                        origin: refusal.origin.clone(),
+                        message: refusal.message.clone(),
+                    })
+                    .collect(),
+            }
+        })
+    }
+
+    pub(super) fn relist(&self) -> server::Relist {
+        let shared = self.0.clone();
+        Arc::new(move || {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let pleg = shared.pleg.get().ok_or("the runtime is not there yet")?;
+                let found = pleg.relist().await?;
+                Ok(wire::ListingReport {
+                    sandboxes: found.sandboxes,
+                    containers: found.containers,
+                    missed: found.missed,
+                })
+            })
+        })
+    }
+
+    pub(super) fn down(&self) -> server::Down {
+        let shared = self.0.clone();
+        Arc::new(move || {
+            let begin = {
+                let shared = shared.clone();
+                async move {
+                    if shared.progress.borrow().is_none() {
+                        let order = Order::StopAll {
+                            progress: shared.progress.clone(),
+                        };
+                        // An error means that the agent is ending already.
+                        shared.orders.send(order).await.ok();
+                    }
+                    shared.progress.subscribe()
+                }
+            };
+            stream::once(begin).flat_map(lines).boxed()
+        })
+    }
+
+    /// Resolves when everything is stopped after `down`.
+    pub(super) async fn is_down(&self) {
+        let mut progress = self.0.progress.subscribe();
+        // The sender lives as long as `self`.
+        let is_empty = |left: &Option<Remaining>| left.as_ref().is_some_and(|l| l.pods.is_empty());
+        if progress.wait_for(is_empty).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// A line for each pod that is gone, and one at the end.
+fn lines(
+    mut progress: watch::Receiver<Option<Remaining>>,
+) -> impl futures::Stream<Item = wire::DownProgress> {
+    progress.mark_changed();
+    let start = (progress, Vec::<PodKey>::new(), false);
+    stream::unfold(start, |(mut progress, before, is_over)| async move {
+        if is_over {
+            return None;
+        }
+        let now = progress.wait_for(Option::is_some).await.ok()?.clone()?.pods;
+        if now == before && !now.is_empty() {
+            progress.changed().await.ok()?;
+        }
+        let said = news(&before, &now);
+        let is_over = now.is_empty();
+        Some((said, (progress, now, is_over)))
+    })
+    .flat_map(stream::iter)
+}
+
+/// What has happened between two looks. Pure.
+fn news(before: &[PodKey], now: &[PodKey]) -> Vec<wire::DownProgress> {
+    let line = |message: String, pod: Option<&PodKey>| wire::DownProgress {
+        message,
+        pod: pod.cloned(),
+        left: now.len(),
+        has_failed: false,
+    };
+    let mut said: Vec<_> = before
+        .iter()
+        .filter(|key| !now.contains(key))
+        .map(|key| line(format!("pod {key} stopped"), Some(key)))
+        .collect();
+    if now.is_empty() {
+        said.push(line("all pods are stopped".to_owned(), None));
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> PodKey {
+        PodKey::new("default", name)
+    }
+
+    #[tokio::test]
+    async fn down_tells_of_each_pod_and_ends_when_none_is_left() {
+        let (progress, seen) = watch::channel(None);
+        let left = |names: &[&str]| {
+            Some(Remaining {
+                pods: names.iter().map(|name| key(name)).collect(),
+            })
+        };
+        let mut told = std::pin::pin!(lines(seen));
+        progress.send_replace(left(&["a", "b"]));
+        assert!(futures::poll!(told.next()).is_pending());
+        progress.send_replace(left(&["b"]));
+        let line = told.next().await.expect("a line");
+        assert_eq!(
+            (line.message.as_str(), line.left),
+            ("pod default/a stopped", 1)
+        );
+        progress.send_replace(left(&[]));
+        let rest: Vec<_> = told.map(|line| line.message).collect().await;
+        assert_eq!(rest, ["pod default/b stopped", "all pods are stopped"]);
+    }
+}

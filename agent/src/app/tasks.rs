@@ -1,0 +1,121 @@
+//! The root tasks: each has a name, and the first that ends before it should ends the agent.
+
+use std::{future::Future, process::ExitCode, time::Duration};
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::{JoinError, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long the tasks have to end once they are told to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Tasks {
+    stop: CancellationToken,
+    set: JoinSet<(&'static str, anyhow::Result<()>)>,
+}
+
+impl Tasks {
+    pub(super) fn new(stop: CancellationToken) -> Self {
+        Self {
+            stop,
+            set: JoinSet::new(),
+        }
+    }
+
+    pub(super) fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.spawn_fallible(name, async move {
+            task.await;
+            Ok(())
+        });
+    }
+
+    pub(super) fn spawn_fallible(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.set.spawn(async move { (name, task.await) });
+    }
+
+    /// Waits for the first task that ends. An end that nobody asked for is an error.
+    pub(super) async fn first_end(&mut self) -> anyhow::Result<()> {
+        match self.set.join_next().await {
+            Some(ended) => self.judge(ended),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn judge(
+        &self,
+        ended: Result<(&'static str, anyhow::Result<()>), JoinError>,
+    ) -> anyhow::Result<()> {
+        match ended {
+            Ok((_, Ok(()))) if self.stop.is_cancelled() => Ok(()),
+            Ok((name, Ok(()))) => anyhow::bail!("{name} ended although nobody asked it to"),
+            Ok((name, Err(error))) => Err(error.context(format!("{name} failed"))),
+            Err(error) => Err(anyhow::Error::new(error).context("a task panicked")),
+        }
+    }
+
+    /// Tells every task to stop and waits for their ends.
+    pub(super) async fn finish(&mut self, code: ExitCode) -> anyhow::Result<ExitCode> {
+        self.stop.cancel();
+        let all = async {
+            while let Some(ended) = self.set.join_next().await {
+                self.judge(ended)?;
+            }
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(PATIENCE, all).await {
+            Ok(ended) => ended.map(|()| code),
+            Err(_) => {
+                tracing::warn!(
+                    seconds = PATIENCE.as_secs(),
+                    "Some tasks did not end in time"
+                );
+                Ok(code)
+            }
+        }
+    }
+}
+
+/// Resolves at the first SIGTERM or SIGINT; a second one ends the process at once (CFG-30).
+pub(super) async fn signals(stop: CancellationToken) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        tracing::error!("Signals cannot be received");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("Stopping; the pods go on");
+    stop.cancel();
+    let second = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        #[expect(clippy::disallowed_methods, reason = "the second signal means now")]
+        std::process::exit(1);
+    };
+    #[expect(clippy::disallowed_methods, reason = "lives as long as the process")]
+    drop(tokio::spawn(second));
+}
+
+/// `READY=1` to systemd, where there is one (CFG-14).
+pub(super) fn tell_ready() {
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!(%error, "systemd could not be told that the agent is ready");
+    }
+}

@@ -1,0 +1,165 @@
+//! Reads the counters at each memory kill and says whose limit was hit. Kept apart from the PLEG,
+//! which must not wait for files.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Level, Watch, count, kill_message, system_oom_message};
+use crate::{
+    host::cgroup::Cgroups,
+    pleg::Cache,
+    timeline::Recorder,
+    types::{
+        clock::{self, Mono},
+        id::{CgroupId, ContainerId, PodUid},
+        kernel::MemoryNews,
+        reason::event,
+        timeline::{self, Entry},
+    },
+};
+
+/// Owns the counters last seen. Run it with [`Task::run`].
+#[derive(Debug)]
+pub struct Task {
+    watch: Watch,
+    pods_root: PathBuf,
+    paths: HashMap<CgroupId, PathBuf>,
+    cache: Cache,
+    recorder: Recorder,
+    news: mpsc::Receiver<MemoryNews>,
+}
+
+impl Task {
+    pub fn new(
+        cgroups: &Cgroups,
+        cache: Cache,
+        recorder: Recorder,
+        news: mpsc::Receiver<MemoryNews>,
+    ) -> Self {
+        let pods_root = cgroups.pods_root();
+        let watch = Watch::new(cgroups.version(), pods_root.clone());
+        Self {
+            watch,
+            pods_root,
+            paths: HashMap::new(),
+            cache,
+            recorder,
+            news,
+        }
+    }
+
+    /// Ends with `stop`, or when nobody sends news any more.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let news = tokio::select! {
+                () = stop.cancelled() => return,
+                news = self.news.recv() => news,
+            };
+            let Some(news) = news else {
+                // The PLEG has ended; the agent follows.
+                return stop.cancelled().await;
+            };
+            self.on_news(news);
+        }
+    }
+
+    fn on_news(&mut self, news: MemoryNews) {
+        match news {
+            MemoryNews::Made {
+                cgroup,
+                uid,
+                container,
+            } => {
+                if let Some(path) = self.path_of(&uid, &container) {
+                    self.watch.note_start(&path);
+                    self.paths.insert(cgroup, path);
+                }
+            }
+            MemoryNews::Removed { cgroup } => {
+                if let Some(path) = self.paths.remove(&cgroup) {
+                    self.watch.forget(&path);
+                }
+            }
+            MemoryNews::Killed {
+                at,
+                cgroup,
+                uid,
+                container,
+                pid,
+                comm,
+                is_main,
+            } => {
+                let path = match self.paths.get(&cgroup) {
+                    Some(path) => Some(path.clone()),
+                    None => self.path_of(&uid, &container),
+                };
+                if let Some(path) = path {
+                    self.on_kill(&path, at, &uid, &container, pid, &comm, is_main);
+                }
+            }
+        }
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one kill, taken apart in the one place above"
+    )]
+    fn on_kill(
+        &mut self,
+        path: &std::path::Path,
+        at: Mono,
+        uid: &PodUid,
+        id: &ContainerId,
+        pid: u32,
+        comm: &str,
+        is_main: bool,
+    ) {
+        let limit = self.watch.attribute_kill(path, at);
+        count(limit, is_main);
+        let pod = self.cache.get(uid);
+        let name = pod
+            .as_ref()
+            .and_then(|pod| pod.container(id))
+            .map_or_else(|| id.to_string(), |container| container.name.clone());
+        let entry = |reason: &str, message: String| Entry {
+            agent_at: clock::wall_now(),
+            kernel_at: Some(at.to_wall()),
+            runtime_at: None,
+            runtime_known_at: None,
+            pod: pod.as_ref().map(|pod| pod.key.clone()),
+            uid: Some(uid.clone()),
+            container: Some(name.clone()),
+            container_id: Some(id.clone()),
+            level: timeline::Level::Warning,
+            reason: reason.to_owned(),
+            message,
+        };
+        let reason = if is_main {
+            event::OOM_KILLED
+        } else {
+            event::CHILD_OOM_KILLED
+        };
+        let message = kill_message(pid, comm, &name, limit);
+        tracing::info!(%uid, container = name, %message, "A process was killed for memory");
+        self.recorder.record(entry(reason, message));
+        if limit.level == Level::Machine {
+            self.recorder
+                .record(entry(event::SYSTEM_OOM, system_oom_message(pid, comm)));
+        }
+    }
+
+    /// The container's folder; none where it is gone already.
+    fn path_of(&self, uid: &PodUid, container: &ContainerId) -> Option<PathBuf> {
+        ["burstable", "besteffort", ""]
+            .into_iter()
+            .map(|class| {
+                self.pods_root
+                    .join(class)
+                    .join(format!("pod{uid}"))
+                    .join(container.as_str())
+            })
+            .find(|path| path.is_dir())
+    }
+}

@@ -1,0 +1,341 @@
+//! The kernel's side of the PLEG: the source itself, and what its news mean.
+
+use std::{collections::HashMap, path::PathBuf, time::Duration};
+
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{Cause, Done, ListCause, Task};
+use crate::{
+    cri,
+    host::{bpf, hierarchy::Found},
+    metrics,
+    pleg::index::Place,
+    types::{
+        clock::{self, Mono},
+        id::{ContainerId, PodUid},
+        kernel::{Gap, GapPlace, KernelEvent, KernelFact, KernelNews, MemoryNews},
+        timeline::{Entry, Level},
+    },
+};
+
+/// An open source: the attached programs, their news, and the cgroups that a walk found after they
+/// were attached.
+#[derive(Debug)]
+pub struct KernelSource {
+    pub programs: bpf::Programs,
+    pub news: mpsc::Receiver<KernelNews>,
+    /// The directory that all pods' cgroups are below.
+    pub pods_root: PathBuf,
+    pub found: Vec<Found>,
+    /// Ends when the reader's thread has ended.
+    pub reader: tokio::task::JoinHandle<()>,
+    pub stop: tokio_util::sync::CancellationToken,
+}
+
+/// Opens the source, or says in one line what is missing.
+pub type KernelOpener = Box<dyn Fn() -> Result<KernelSource, String> + Send + Sync>;
+
+/// Between two attempts to open the source again after it failed.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// The source while it is open, or why it is not.
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    source: Option<KernelSource>,
+    /// Why there is no source, for the health page.
+    pub(super) missing: Option<String>,
+    retry_at: Option<Instant>,
+}
+
+impl Kernel {
+    pub(super) fn is_open(&self) -> bool {
+        self.source.is_some()
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Some news; 0 once the source has ended. Never returns while there is no source.
+    pub(super) async fn receive(&mut self, news: &mut Vec<KernelNews>, most: usize) -> usize {
+        match &mut self.source {
+            Some(source) => source.news.recv_many(news, most).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) async fn close(&mut self) {
+        if let Some(source) = self.source.take() {
+            source.stop.cancel();
+            // A reader that panicked has said so; there is nothing to add at the end.
+            source.reader.await.ok();
+        }
+    }
+}
+
+impl Task {
+    /// Opens the kernel source where the settings want it.
+    pub(super) fn open_kernel(&mut self) {
+        self.kernel.retry_at = None;
+        if self.settings.best_mode != crate::config::PlegMode::Kernel {
+            self.kernel.missing = Some("not wanted (--pleg-mode)".to_owned());
+            return;
+        }
+        match (self.deps.open_kernel)() {
+            Ok(source) => {
+                self.index.clear();
+                for found in &source.found {
+                    self.index.made(found.id, found.parent, &found.name);
+                }
+                self.kernel.source = Some(source);
+                self.kernel.missing = None;
+            }
+            Err(why) => {
+                tracing::warn!(%why, "The kernel's events cannot be had");
+                self.kernel.missing = Some(why);
+                self.kernel.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    pub(super) fn on_kernel(&mut self, count: usize, news: &mut Vec<KernelNews>) {
+        if count == 0 {
+            self.kernel.source = None;
+            self.kernel.missing = Some("the reader of the kernel's events ended".to_owned());
+            self.kernel.retry_at = Some(Instant::now() + RETRY);
+            self.choose_mode("the kernel's events ended");
+            return;
+        }
+        // Pods whose picture the kernel's word may have changed, with the earliest event behind it.
+        let mut touched: HashMap<PodUid, Mono> = HashMap::new();
+        for item in news.drain(..) {
+            match item {
+                KernelNews::Gap(gap) => self.on_gap(gap),
+                KernelNews::Event(event) => {
+                    let at = event.at;
+                    if let Some(uid) = self.on_fact(event) {
+                        touched
+                            .entry(uid)
+                            .and_modify(|first| *first = at.min(*first))
+                            .or_insert(at);
+                    }
+                }
+            }
+        }
+        for (uid, at) in touched {
+            self.apply_kernel(&uid, at);
+        }
+    }
+
+    /// Notes the fact; returns the pod whose picture it may have changed.
+    fn on_fact(&mut self, event: KernelEvent) -> Option<PodUid> {
+        if let KernelFact::Made { parent, name } = &event.what {
+            if let Some(Place::Container { uid, id }) = self.index.made(event.cgroup, *parent, name)
+            {
+                let news = MemoryNews::Made {
+                    cgroup: event.cgroup,
+                    uid: uid.clone(),
+                    container: id.clone(),
+                };
+                self.send_memory_news(news);
+            }
+            return None;
+        }
+        let place = self.index.place(event.cgroup)?.clone();
+        let Place::Container { uid, id } = place else {
+            if event.what == KernelFact::Removed {
+                self.index.removed(event.cgroup);
+            }
+            return None;
+        };
+        match event.what {
+            KernelFact::Made { .. } | KernelFact::Attached { .. } => None,
+            KernelFact::Started { .. } => {
+                self.deaths.entry(&id).has_run = true;
+                let by = Instant::now() + super::CHECK_START_AFTER;
+                self.started.insert(id, (uid, by));
+                None
+            }
+            KernelFact::Exited { is_main, exit, .. } => {
+                if !is_main {
+                    return None;
+                }
+                self.deaths.entry(&id).exit = Some((exit, event.at));
+                self.await_record(&uid, &id);
+                self.deaths.is_proven(&id).then_some(uid)
+            }
+            KernelFact::OomVictim { pid, is_main, comm } => {
+                let death = self.deaths.entry(&id);
+                death.oom_seen = true;
+                death.is_oom |= is_main;
+                self.send_memory_news(MemoryNews::Killed {
+                    at: event.at,
+                    cgroup: event.cgroup,
+                    uid,
+                    container: id,
+                    pid,
+                    comm,
+                    is_main,
+                });
+                None
+            }
+            KernelFact::Emptied => {
+                let death = self.deaths.entry(&id);
+                death.emptied_at = Some(event.at);
+                if death.exit.is_some() {
+                    return Some(uid);
+                }
+                // Empty without an exit that we saw: the runtime must tell.
+                if self.is_running(&uid, &id) {
+                    self.await_record(&uid, &id);
+                }
+                None
+            }
+            KernelFact::Removed => {
+                self.index.removed(event.cgroup);
+                self.started.remove(&id);
+                self.send_memory_news(MemoryNews::Removed {
+                    cgroup: event.cgroup,
+                });
+                None
+            }
+        }
+    }
+
+    fn send_memory_news(&self, news: MemoryNews) {
+        // A full queue loses the name of the limit that was hit, never the kill itself.
+        if self.deps.memory_news.try_send(news).is_err() {
+            tracing::debug!("A memory kill's limit will not be told: the queue is full");
+        }
+    }
+
+    /// Waits for the runtime's record of an end that the kernel has shown.
+    fn await_record(&mut self, uid: &PodUid, id: &ContainerId) {
+        let known = self.cache.get(uid);
+        let is_sandbox = known
+            .as_ref()
+            .is_some_and(|pod| pod.sandboxes.iter().any(|s| s.id.as_str() == id.as_str()));
+        let is_container = known
+            .as_ref()
+            .is_some_and(|pod| pod.container(id).is_some());
+        if is_sandbox || is_container {
+            let has_stream = self.stream.is_up();
+            let (wall, now) = (clock::wall_now(), Instant::now());
+            self.awaiting
+                .add(id, uid, is_sandbox, has_stream, wall, now);
+        }
+        // Unknown to the cache: whoever starts it reads it afterwards, and the kernel's word is laid
+        // over that reading.
+    }
+
+    fn is_running(&self, uid: &PodUid, id: &ContainerId) -> bool {
+        self.cache
+            .get(uid)
+            .and_then(|pod| {
+                pod.container(id)
+                    .map(|container| container.state.is_running())
+            })
+            .unwrap_or(false)
+    }
+
+    /// Losing events is no loss of state: everything is read again, now and a little later, since
+    /// the runtime may be behind the kernel at the first look.
+    pub(super) fn on_gap(&mut self, gap: Gap) {
+        let place: &'static str = gap.place.into();
+        metrics::PLEG_GAPS.add(1, &[("place", place)]);
+        tracing::warn!(
+            place,
+            lost = gap.lost,
+            "Events were lost: reading everything again"
+        );
+        self.deps.recorder.record(Entry {
+            agent_at: clock::wall_now(),
+            kernel_at: Some(gap.at.to_wall()),
+            runtime_at: None,
+            runtime_known_at: None,
+            pod: None,
+            uid: None,
+            container: None,
+            container_id: None,
+            level: Level::Warning,
+            reason: "Gap".to_owned(),
+            message: match gap.lost {
+                0 => format!("events were lost ({place}): everything is read again"),
+                lost => format!("{lost} events were lost ({place}): everything is read again"),
+            },
+        });
+        if gap.place == GapPlace::KernelRing || gap.place == GapPlace::Queue {
+            // The lost events may have made cgroups: the walk finds what is there now.
+            self.walk_again();
+        }
+        let now = Instant::now();
+        self.follow_ups = [2, 10, 30]
+            .map(|seconds| now + Duration::from_secs(seconds))
+            .into();
+        self.list(ListCause::Gap);
+    }
+
+    fn walk_again(&mut self) {
+        let Some(source) = &self.kernel.source else {
+            return;
+        };
+        match source.programs.follow(&source.pods_root) {
+            Ok(found) => {
+                for found in &found {
+                    self.index.made(found.id, found.parent, &found.name);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "The pods' cgroups could not be walked"),
+        }
+    }
+
+    /// Containers that ran before the programs were attached: which process is their main one only
+    /// the runtime can tell.
+    pub(super) fn learn_main_processes(&mut self) {
+        if !self.kernel.is_open() {
+            return;
+        }
+        let running: Vec<ContainerId> = self
+            .cache
+            .all()
+            .iter()
+            .flat_map(|pod| pod.containers.clone())
+            .filter(|container| container.state.is_running())
+            .filter(|container| self.index.cgroup_of(&container.id).is_some())
+            .map(|container| container.id)
+            .collect();
+        for id in running {
+            // They run: their program was started.
+            self.deaths.entry(&id).has_run = true;
+            let client = self.deps.client.clone();
+            self.reads.spawn(async move {
+                let result = client.container_pid(&id).await;
+                Done::Pid { id, result }
+            });
+        }
+    }
+
+    pub(super) fn on_pid(&mut self, id: &ContainerId, result: Result<Option<u32>, cri::Error>) {
+        let (Some(source), Some(cgroup)) = (&mut self.kernel.source, self.index.cgroup_of(id))
+        else {
+            return;
+        };
+        match result {
+            Ok(Some(pid)) => {
+                if let Err(error) = source.programs.set_main(cgroup, pid) {
+                    tracing::debug!(%id, %error, "A main process could not be handed to the kernel");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%id, %error, "The main process is not known"),
+        }
+    }
+
+    /// The kernel's word for a pod, laid over what is known of it.
+    fn apply_kernel(&mut self, uid: &PodUid, at: Mono) {
+        match self.cache.get(uid) {
+            Some(known) => self.publish((*known).clone(), None, Some(at)),
+            None => self.want(uid, Cause::Kernel),
+        }
+    }
+}
