@@ -155,7 +155,7 @@ async fn follow(client: cri::Client, news: mpsc::Sender<StreamNews>) {
                 if news.send(StreamNews::Up).await.is_err() {
                     return;
                 }
-                (until_broken(events, &news).await, false)
+                until_broken(events, &news).await
             }
             Err(error) if error.is_unimplemented() => {
                 ("the runtime does not offer it".to_owned(), true)
@@ -185,17 +185,18 @@ async fn follow(client: cri::Client, news: mpsc::Sender<StreamNews>) {
 async fn until_broken(
     events: impl futures::Stream<Item = Result<RuntimeEvent, cri::Error>>,
     news: &mpsc::Sender<StreamNews>,
-) -> String {
+) -> (String, bool) {
     let mut events = std::pin::pin!(events);
     loop {
         match events.next().await {
             Some(Ok(event)) => {
                 if news.send(StreamNews::Event(event)).await.is_err() {
-                    return "the agent is stopping".to_owned();
+                    return ("the agent is stopping".to_owned(), false);
                 }
             }
-            Some(Err(error)) => return error.to_string(),
-            None => return "the runtime ended it".to_owned(),
+            // Some runtimes refuse the call only after they have taken it.
+            Some(Err(error)) => return (error.to_string(), error.is_unimplemented()),
+            None => return ("the runtime ended it".to_owned(), false),
         }
     }
 }
