@@ -231,6 +231,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
             max_starts: config.sync.max_starts,
         },
     });
+    context.check_resolver();
     let rotation = logs::rotate::new(
         config.logs.clone(),
         running_logs(pleg.cache().clone()),

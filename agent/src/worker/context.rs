@@ -88,6 +88,17 @@ impl Context {
         });
     }
 
+    /// One warning of the node at start, where its resolver file holds more than pods can have
+    /// (NET-09).
+    pub fn check_resolver(&self) {
+        let dns = &self.facts.dns;
+        let Some(path) = &dns.resolv_conf else { return };
+        let host = super::dns::read_host(dns);
+        if let Some(warning) = super::dns::check_limits(path, &host, &dns.cluster_domain) {
+            tracing::warn!(reason = warning.reason, message = %warning.message, "Resolver");
+        }
+    }
+
     /// `<ns>_<name>_<uid>` under the pods' log folder (LOG-01).
     pub fn log_dir(&self, pod: &Pod) -> PathBuf {
         self.settings.pod_logs.join(format!(

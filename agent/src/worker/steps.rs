@@ -18,9 +18,7 @@ use super::{
     security::ImageUser,
 };
 use crate::{
-    gc,
-    host::resolv::{self, HostResolver},
-    metrics,
+    gc, metrics,
     status::Waiting,
     telemetry::chain,
     types::{
@@ -170,12 +168,7 @@ async fn configure_sandbox(
     pod: &Pod,
     attempt: u32,
 ) -> Result<PodSandboxConfig, ConfigError> {
-    let host = match &context.facts.dns.resolv_conf {
-        Some(path) => {
-            resolv::read(path).map_err(|error| ConfigError::new(chain(&error).to_string()))?
-        }
-        None => HostResolver::default(),
-    };
+    let host = dns::read_host(&context.facts.dns)?;
     let facts = &context.facts;
     let (dns, warnings) = dns::dns_config(pod, &facts.dns, &facts.node_ips, &host);
     for warning in warnings {
