@@ -20,7 +20,7 @@ use std::{
     fs,
     fs::OpenOptions,
     io,
-    os::unix::process::CommandExt as _,
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -207,7 +207,7 @@ pub struct Supervised {
 pub struct Task {
     settings: Settings,
     programs: Programs,
-    process: AsyncFd<std::os::fd::OwnedFd>,
+    process: AsyncFd<OwnedFd>,
     /// Ours to reap; none when it was adopted.
     child: Option<std::process::Child>,
     state: watch::Sender<State>,
@@ -231,9 +231,7 @@ pub async fn start_or_adopt(settings: Settings) -> Result<(Supervised, Task), Er
     }
     let pid_file = settings.file("containerd.pid");
     let known = Identity::read(&pid_file);
-    let running = known
-        .as_ref()
-        .and_then(|known| Some((known.pid, known.open()?)));
+    let running = find_containerd(&settings)?;
     let is_adopted = running.is_some();
     let (pid, process, child) = match running {
         Some((pid, process)) => {
@@ -362,6 +360,13 @@ impl Task {
     }
 }
 
+/// The one of this folder that runs.
+fn find_containerd(settings: &Settings) -> Result<Option<(i32, OwnedFd)>, Error> {
+    let config = text(&settings.file("config.toml"))?;
+    process::find_containerd(&settings.file("containerd.pid"), &config)
+        .map_err(|source| Error::Look { source })
+}
+
 /// Paths must be text (configuration files hold them) and short enough for a socket.
 fn check_paths(settings: &Settings) -> Result<(), Error> {
     if !settings.dir.is_absolute() {
@@ -421,11 +426,7 @@ fn forget_other_boot(settings: &Settings, known: Option<&Identity>) -> Result<()
     Ok(())
 }
 
-type Started = (
-    i32,
-    AsyncFd<std::os::fd::OwnedFd>,
-    Option<std::process::Child>,
-);
+type Started = (i32, AsyncFd<OwnedFd>, Option<std::process::Child>);
 
 /// Writes the configuration and starts the process.
 fn start(settings: &Settings, programs: &Programs) -> Result<Started, Error> {
@@ -471,7 +472,7 @@ fn start(settings: &Settings, programs: &Programs) -> Result<Started, Error> {
     Ok((pid, watched(process)?, Some(child)))
 }
 
-fn watched(process: std::os::fd::OwnedFd) -> Result<AsyncFd<std::os::fd::OwnedFd>, Error> {
+fn watched(process: OwnedFd) -> Result<AsyncFd<OwnedFd>, Error> {
     process::watch(process).map_err(|source| Error::Look { source })
 }
 

@@ -133,6 +133,8 @@ async fn lives_and_ends(settings: Settings, name: &str) {
         marks
     };
     let before = marks();
+    // As if the agent had been killed before it could write the file.
+    fs::remove_file(settings.dir.join("containerd.pid")).unwrap();
     let (adopted, _task) = timeout(LIMIT, start_or_adopt(settings.clone()))
         .await
         .unwrap()

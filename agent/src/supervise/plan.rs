@@ -341,6 +341,18 @@ pub(super) fn is_shim_of(cmdline: &[String], socket: &str) -> bool {
             .any(|pair| pair[0].trim_start_matches('-') == "address" && pair[1] == socket)
 }
 
+/// Whether a command line is that of a containerd which was started with this configuration file.
+pub(super) fn is_containerd_of(cmdline: &[String], config: &str) -> bool {
+    let is_containerd = cmdline
+        .first()
+        .and_then(|program| program.rsplit('/').next())
+        .is_some_and(|name| name == "containerd");
+    is_containerd
+        && cmdline
+            .windows(2)
+            .any(|pair| pair[0] == "--config" && pair[1] == config)
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -524,5 +536,20 @@ mod tests {
         assert!(is_shim_of(&line(ours), "/r/c.sock"));
         assert!(!is_shim_of(&line(ours), "/run/containerd/containerd.sock"));
         assert!(!is_shim_of(&line("vi -address /r/c.sock"), "/r/c.sock"));
+    }
+
+    #[test]
+    fn only_a_containerd_with_our_own_configuration_is_ours() {
+        let line = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let ours = "/usr/bin/containerd --config /r/config.toml --log-level info";
+        assert!(is_containerd_of(&line(ours), "/r/config.toml"));
+        assert!(!is_containerd_of(
+            &line(ours),
+            "/etc/containerd/config.toml"
+        ));
+        assert!(!is_containerd_of(
+            &line("vi --config /r/config.toml"),
+            "/r/config.toml"
+        ));
     }
 }

@@ -98,6 +98,29 @@ pub(super) async fn end(process: OwnedFd, grace: Duration) -> io::Result<bool> {
     Ok(false)
 }
 
+/// The containerd of this folder, if one runs: the one of the pid file, else one that was started
+/// just before its agent was killed, and is in no file.
+pub(super) fn find_containerd(pid_file: &Path, config: &str) -> io::Result<Option<(i32, OwnedFd)>> {
+    if let Some(known) = Identity::read(pid_file)
+        && let Some(process) = known.open()
+    {
+        return Ok(Some((known.pid, process)));
+    }
+    let table = read_table()?;
+    let Some(entry) = table
+        .iter()
+        .find(|entry| plan::is_containerd_of(&entry.cmdline, config))
+    else {
+        return Ok(None);
+    };
+    let process = open(entry.pid)?;
+    if !entry.is_still() {
+        return Ok(None);
+    }
+    Identity::of(entry.pid)?.write(pid_file)?;
+    Ok(Some((entry.pid, process)))
+}
+
 /// Kills the shims that serve the containerd at `socket`, with all that they hold: a shim is the
 /// reaper of its containers' processes, so that all of them descend from it. How many shims.
 pub(super) fn kill_shims(socket: &str) -> io::Result<usize> {

@@ -6,8 +6,7 @@ use std::{
 };
 
 use super::{
-    Error, STOP_GRACE, Settings, check_paths, file_error, plan,
-    process::{self, Identity},
+    Error, STOP_GRACE, Settings, check_paths, file_error, find_containerd, plan, process,
     program::{NAMESPACE, command},
     text,
 };
@@ -31,9 +30,7 @@ pub struct Stopped {
 pub async fn stop(settings: &Settings) -> Result<Stopped, Error> {
     check_paths(settings)?;
     let mut stopped = Stopped::default();
-    let pid_file = settings.file("containerd.pid");
-    let known = Identity::read(&pid_file);
-    if let Some((pid, process)) = known.and_then(|known| Some((known.pid, known.open()?))) {
+    if let Some((pid, process)) = find_containerd(settings)? {
         let is_gone = process::end(process, STOP_GRACE)
             .await
             .map_err(|source| Error::Look { source })?;
