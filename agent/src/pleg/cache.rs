@@ -101,7 +101,8 @@ impl Cache {
         complete_at.wait_for(Option::is_some).await.ok();
     }
 
-    pub(super) fn complete_at(&self) -> Option<Instant> {
+    /// When the last reading of everything began; none before the first.
+    pub fn complete_at(&self) -> Option<Instant> {
         *self.complete_at.borrow()
     }
 

@@ -20,7 +20,6 @@ use super::{
 use crate::{
     gc, metrics,
     status::Waiting,
-    telemetry::chain,
     types::{
         backoff::{self, Decision},
         clock,
@@ -49,6 +48,9 @@ impl Done {
 
 /// After a step that failed (LOOP-06).
 const RETRY: Duration = Duration::from_secs(10);
+
+/// After stops that nothing follows.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// The sandbox in which containers are started.
 struct Place {
@@ -99,6 +101,11 @@ pub(super) async fn carry_out(worker: &mut Worker, plan: Plan, observed: &Runtim
             return done;
         }
     }
+    if plan.sandbox.is_none() && plan.start.is_empty() {
+        // Nothing more is wanted of the runtime; what it makes of this is seen a moment later.
+        done.retry(SETTLING);
+        return done;
+    }
     let place = match place(&context, &pod, plan.sandbox.as_ref(), observed, &mut done).await {
         Ok(Some(place)) => place,
         Ok(None) => return done,
@@ -139,7 +146,7 @@ async fn place(
         (None, None) => return Ok(None),
     };
     let failed = |text: String| format!("Failed to create pod sandbox: {text}");
-    let config = configure_sandbox(context, pod, attempt)
+    let config = configure_sandbox(context, pod, attempt, new.is_some())
         .await
         .map_err(|e| failed(e.message))?;
     let (id, ips) = match (new, current) {
@@ -163,15 +170,17 @@ async fn place(
     Ok(Some(Place { id, config, ips }))
 }
 
+/// Warnings of its DNS are told for a new sandbox only: for the one that runs they have been.
 async fn configure_sandbox(
     context: &Context,
     pod: &Pod,
     attempt: u32,
+    is_new: bool,
 ) -> Result<PodSandboxConfig, ConfigError> {
     let host = dns::read_host(&context.facts.dns)?;
     let facts = &context.facts;
     let (dns, warnings) = dns::dns_config(pod, &facts.dns, &facts.node_ips, &host);
-    for warning in warnings {
+    for warning in warnings.into_iter().filter(|warning| is_new && !warning.is_of_node) {
         context.event(pod, None, Level::Warning, warning.reason, warning.message);
     }
     let parent = context.cgroups.parent_for_runtime(pod);
@@ -281,12 +290,14 @@ fn back_off(
 ) -> Option<Duration> {
     let (context, pod) = (worker.context().clone(), worker.pod().clone());
     let (spec, _) = spec_of(&pod, &start.name)?;
-    let finished_at = observed.newest(&start.name)?.state.exit()?.finished_at;
+    let last = observed.newest(&start.name)?;
+    let finished_at = last.state.exit()?.finished_at;
     let key = backoff::Key::new(&pod, spec);
     match worker.backoff.check(&key, finished_at, now) {
         Decision::StartNow => None,
         Decision::Wait { until, current } => {
-            if worker.told.insert(start.name.clone(), until) != Some(until) {
+            // Once for each end: its time changes a little when the runtime's record comes.
+            if worker.told.insert(start.name.clone(), last.id.clone()) != Some(last.id.clone()) {
                 let message = backoff::event_message(&start.name, &pod);
                 context.event(
                     &pod,

@@ -17,7 +17,7 @@ use crate::{
     types::{
         backoff::CrashLoop,
         clock::{self, Mono},
-        id::PodUid,
+        id::{ContainerId, PodUid},
         pod::Pod,
         reason::event,
         runtime::RuntimePod,
@@ -52,8 +52,8 @@ pub struct Worker {
     pub(super) backoff: CrashLoop,
     /// Containers that could not be started, and why; the pod's status shows it.
     pub(super) waiting: HashMap<String, Waiting>,
-    /// Until when a back-off was told of by an event.
-    pub(super) told: HashMap<String, jiff::Timestamp>,
+    /// The ended instance whose back-off was told of by an event.
+    pub(super) told: HashMap<String, ContainerId>,
     /// Containers were killed because the pod's cgroup was gone; done once.
     had_lost_cgroup: bool,
     seen_at: Instant,
@@ -75,13 +75,14 @@ impl Worker {
         let mailbox = Mailbox::default();
         let (phase, phase_rx) = watch::channel(Phase::Syncing);
         let longest = context.settings.max_restart_backoff;
+        let since = context.pleg.cache().complete_at().unwrap_or_else(Instant::now);
         let worker = Self {
             context,
             pod,
             mailbox: mailbox.clone(),
             phase,
             // What the cache has is new enough for a worker that has done nothing yet.
-            since: Instant::now() - Duration::from_secs(3600),
+            since,
             backoff: CrashLoop::new(longest),
             waiting: HashMap::new(),
             told: HashMap::new(),

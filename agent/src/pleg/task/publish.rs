@@ -10,6 +10,7 @@ use crate::{
     types::{
         clock::{self, Mono},
         id::{ContainerId, PodUid},
+        reason::event,
         runtime::{Container, ContainerState, Exit, RuntimePod, Witness},
         timeline::{Entry, Level},
     },
@@ -187,7 +188,7 @@ impl Task {
             } else {
                 Level::Warning
             },
-            reason: if is_oom { OOM_KILLED } else { "Died" }.to_owned(),
+            reason: event::DIED.to_owned(),
             message: format!("exit code {code}{signal}, {reason}"),
         });
     }
