@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use crate::types::clock;
@@ -15,6 +15,28 @@ pub struct State {
     /// One line: what is so, and why.
     pub text: String,
     pub since: Timestamp,
+    /// When the part last spoke, with news or without.
+    pub told_at: Timestamp,
+}
+
+/// The sync loop turns every two seconds at least; one that has not for this long is stuck
+/// (LOOP-12).
+const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(5);
+
+impl State {
+    /// Bad, if the part ought to speak all the time and has long been silent.
+    fn watched(self, now: Timestamp) -> Self {
+        if now.duration_since(self.told_at) > STUCK_AFTER {
+            let text = format!("sync Loop took longer than expected; {}", self.text);
+            Self {
+                grade: Grade::Bad,
+                text,
+                ..self
+            }
+        } else {
+            self
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,32 +66,42 @@ pub struct Board(Arc<Mutex<IndexMap<&'static str, State>>>);
 impl Board {
     /// `since` moves only when the grade or the text changes.
     pub fn set(&self, part: Part, grade: Grade, text: impl Into<String>) {
-        let text = text.into();
+        let (text, now) = (text.into(), clock::wall_now());
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name: &'static str = part.into();
-        if states
-            .get(name)
-            .is_none_or(|old| old.grade != grade || old.text != text)
-        {
-            states.insert(
-                name,
-                State {
+        match states.get_mut(name) {
+            Some(state) if state.grade == grade && state.text == text => state.told_at = now,
+            Some(_) | None => {
+                let state = State {
                     grade,
                     text,
-                    since: clock::wall_now(),
-                },
-            );
+                    since: now,
+                    told_at: now,
+                };
+                states.insert(name, state);
+            }
         }
     }
 
     /// Every part with its state; none for a part that has not reported yet.
     pub fn read(&self) -> Vec<(&'static str, Option<State>)> {
+        let now = clock::wall_now();
         let states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         <Part as strum::VariantArray>::VARIANTS
             .iter()
             .map(|part| {
                 let name: &'static str = part.into();
-                (name, states.get(name).cloned())
+                let state = states.get(name).cloned();
+                (
+                    name,
+                    state.map(|state| {
+                        if *part == Part::Sync {
+                            state.watched(now)
+                        } else {
+                            state
+                        }
+                    }),
+                )
             })
             .collect()
     }
@@ -81,5 +113,28 @@ impl Board {
                 .as_ref()
                 .is_some_and(|state| state.grade != Grade::Bad)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_loop_that_stopped_turning_is_bad() {
+        let board = Board::default();
+        board.set(Part::Sync, Grade::Good, "4 pods");
+        let state = |board: &Board| board.read()[2].1.clone().expect("it has spoken");
+        assert_eq!(state(&board).grade, Grade::Good);
+        let old = clock::wall_now() - SignedDuration::from_mins(6);
+        if let Some(state) = board.0.lock().unwrap().get_mut("sync") {
+            state.told_at = old;
+        }
+        assert_eq!(state(&board).grade, Grade::Bad);
+        assert!(
+            state(&board)
+                .text
+                .starts_with("sync Loop took longer than expected")
+        );
     }
 }

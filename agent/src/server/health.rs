@@ -83,8 +83,11 @@ fn lines(board: &Board) -> String {
                     Grade::Degraded => ("[!]", "degraded"),
                     Grade::Bad => ("[-]", "failed"),
                 };
-                let (words, since) = (&state.text, state.since);
-                writeln!(text, "{mark}{part} {word}: {words} (since {since:.0})")
+                let (words, since, told_at) = (&state.text, state.since, state.told_at);
+                writeln!(
+                    text,
+                    "{mark}{part} {word}: {words} (since {since:.0}, last turn {told_at:.0})"
+                )
             }
         };
     }

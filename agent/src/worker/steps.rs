@@ -180,7 +180,10 @@ async fn configure_sandbox(
     let host = dns::read_host(&context.facts.dns)?;
     let facts = &context.facts;
     let (dns, warnings) = dns::dns_config(pod, &facts.dns, &facts.node_ips, &host);
-    for warning in warnings.into_iter().filter(|warning| is_new && !warning.is_of_node) {
+    for warning in warnings
+        .into_iter()
+        .filter(|warning| is_new && !warning.is_of_node)
+    {
         context.event(pod, None, Level::Warning, warning.reason, warning.message);
     }
     let parent = context.cgroups.parent_for_runtime(pod);

@@ -75,7 +75,11 @@ impl Worker {
         let mailbox = Mailbox::default();
         let (phase, phase_rx) = watch::channel(Phase::Syncing);
         let longest = context.settings.max_restart_backoff;
-        let since = context.pleg.cache().complete_at().unwrap_or_else(Instant::now);
+        let since = context
+            .pleg
+            .cache()
+            .complete_at()
+            .unwrap_or_else(Instant::now);
         let worker = Self {
             context,
             pod,
