@@ -189,11 +189,16 @@ impl Demo {
         }
     }
 
+    /// The timeline survives; what an earlier demo did is no part of this one.
+    fn since(&self) -> String {
+        format!("{}s", self.started.elapsed().as_secs() + 1)
+    }
+
     /// Marks what is to be seen now. An agent that does not answer yet shows nothing.
     fn look(&mut self) {
         let read = |args: &[&str]| command::read(&mut self.ask(args)).ok();
         let pods = read(&["pods", "-o", "json"]).and_then(|text| serde_json::from_str(&text).ok());
-        let events = read(&["events", "-o", "json"]).unwrap_or_default();
+        let events = read(&["events", "-o", "json", "--since", &self.since()]).unwrap_or_default();
         let seen = Seen::new(pods.as_ref(), &events);
         let now = self.started.elapsed();
         for check in &mut self.checks {
@@ -224,7 +229,10 @@ impl Demo {
     }
 
     fn summary(&self) {
-        for args in [&["pods", "--containers"][..], &["events"]] {
+        for args in [
+            &["pods", "--containers"][..],
+            &["events", "--since", &self.since()],
+        ] {
             if let Ok(text) = command::read(&mut self.ask(args)) {
                 println!("\n{text}");
             }
@@ -299,9 +307,9 @@ if [ -e cgroup.controllers ]; then
     done
 else
     for hierarchy in */; do
-        mkdir -p "$hierarchy{CGROUP}"
+        mkdir -p "$hierarchy"{CGROUP}
         for file in cpuset.cpus cpuset.mems; do
-            if [ -e "$hierarchy$file" ]; then cat "$hierarchy$file" > "$hierarchy{CGROUP}/$file"; fi
+            if [ -e "$hierarchy$file" ]; then cat "$hierarchy$file" > "$hierarchy"{CGROUP}/$file; fi
         done
     done
 fi
@@ -314,8 +322,8 @@ fi
 /// With the empty ones that are left below it.
 fn remove_cgroup() {
     let script = format!(
-        "find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d -name {CGROUP} \
-         -exec find {{}} -depth -type d -exec rmdir {{}} + \\; 2>/dev/null"
+        "for top in /sys/fs/cgroup/{CGROUP} /sys/fs/cgroup/*/{CGROUP}; do \
+         if [ -d $top ]; then find $top -depth -type d -exec rmdir {{}} \\; 2>/dev/null; fi; done; true"
     );
     // One that is still in use stays, and is used again the next time.
     let _ = command::run(command::as_root("sh", &[]).args(["-c", &script]));

@@ -61,7 +61,7 @@ pub(super) fn all() -> Vec<Check> {
             },
         ),
         (
-            "every memory kill of memory-hog has its kernel, runtime and agent times",
+            "every exit of memory-hog has its kernel, runtime and agent times",
             |seen| seen.exits_are_timed("memory-hog", "hog"),
         ),
     ];
@@ -163,7 +163,7 @@ impl<'a> Seen<'a> {
             .iter()
             .filter(|entry| {
                 entry["container"] == container
-                    && (entry["reason"] == "Died" || entry["reason"] == "OomKilled")
+                    && (entry["reason"] == "Died" || entry["reason"] == "OOMKilled")
                     && entry
                         .pointer("/pod/name")
                         .and_then(Value::as_str)
