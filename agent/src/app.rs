@@ -104,8 +104,13 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         timeline::open(config.dirs.root.join("skep/timeline"), TIMELINE_BYTES)?;
     tasks.spawn("timeline", timeline_task.run(stop.clone()));
     let client = cri::Client::new(&config.runtime)?;
-    let (sources, source_task, updates) =
-        source::new(&config.sources, &config.node.name, board.clone());
+    let kept = config.dirs.root.join("skep/manifests");
+    let (sources, source_task, updates) = source::new(
+        &config.sources,
+        &config.node.name,
+        Some(kept),
+        board.clone(),
+    );
 
     // The servers come before the runtime: who waits for what can then be asked.
     let (orders, orders_rx) = mpsc::channel(4);

@@ -23,7 +23,11 @@ mod problem;
 mod text;
 mod validate;
 
-use std::{fmt::Write as _, path::Path, sync::Arc};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod as PodObject};
@@ -104,10 +108,12 @@ pub struct Task {
     merging: Merging,
 }
 
-/// Sets up the sources that the settings name. Nothing is read before the task runs.
+/// Sets up the sources that the settings name. `kept` is the folder for copies of the last good
+/// manifests. Nothing is read before the task runs.
 pub fn new(
     settings: &SourceSettings,
     node_name: &str,
+    kept: Option<PathBuf>,
     board: Board,
 ) -> (Sources, Task, mpsc::Receiver<PodUpdate>) {
     let (updates_tx, updates_rx) = mpsc::channel(UPDATES);
@@ -125,7 +131,7 @@ pub fn new(
     let file = settings
         .file
         .clone()
-        .map(|file| file::Source::new(file, rules.clone(), outlet(SourceKind::File)));
+        .map(|file| file::Source::new(file, rules.clone(), kept, outlet(SourceKind::File)));
     let http = settings
         .http
         .clone()

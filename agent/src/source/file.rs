@@ -6,9 +6,11 @@
 //!   what is refused, each said once.
 //!
 //! A file that becomes invalid keeps the pod of its last good version until it is valid again or
-//! gone (upstream removes the pod within 20 s): a half-written file must not stop a pod. What is
+//! gone (upstream removes the pod within 20 s): a half-written file must not stop a pod, not even
+//! through a restart of the agent ([`kept`]). What is
 //! not a manifest costs one message and never another file's pod.
 
+mod kept;
 mod read;
 mod watch;
 
@@ -27,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
+    kept::Kept,
     read::{NotRead, Stamp},
     watch::{News, Watch},
 };
@@ -88,9 +91,15 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(settings: FileSource, rules: Rules, outlet: Outlet) -> Self {
+    /// `kept`: the folder for copies of the last good manifests.
+    pub(super) fn new(
+        settings: FileSource,
+        rules: Rules,
+        kept: Option<PathBuf>,
+        outlet: Outlet,
+    ) -> Self {
         Self {
-            files: Files::new(settings.path, rules),
+            files: Files::new(settings.path, rules, Kept::new(kept)),
             period: settings.period.max(SHORTEST_PERIOD),
             outlet,
         }
@@ -266,14 +275,16 @@ struct Found {
 struct Files {
     path: PathBuf,
     rules: Rules,
+    kept: Kept,
     known: BTreeMap<OsString, File>,
 }
 
 impl Files {
-    fn new(path: PathBuf, rules: Rules) -> Self {
+    fn new(path: PathBuf, rules: Rules, kept: Kept) -> Self {
         Self {
             path,
             rules,
+            kept,
             known: BTreeMap::new(),
         }
     }
@@ -316,6 +327,9 @@ impl Files {
             }
             let path = self.path.join(&name);
             is_changing |= self.visit(name, &path, depth);
+        }
+        if depth == Depth::All {
+            self.forget_gone(&self.path);
         }
         let (set, refused) = self.summary(&self.path);
         Found {
@@ -388,11 +402,23 @@ impl Files {
                 }
                 file.good = loaded.pods.pop();
                 file.refusal = None;
+                self.kept.store(path, &bytes);
                 info!(file = %path.display(), "manifest read");
             }
-            Err(problems) => file.refusal = Some(joined(&problems)),
+            Err(problems) => {
+                file.refusal = Some(joined(&problems));
+                if file.good.is_none() {
+                    file.good = last_good(&self.kept, &self.rules, path);
+                }
+            }
         }
         false
+    }
+
+    /// Copies of manifests that are gone go too.
+    fn forget_gone(&self, folder: &Path) {
+        let there: Vec<PathBuf> = self.known.keys().map(|name| folder.join(name)).collect();
+        self.kept.retain(there.iter().map(PathBuf::as_path));
     }
 
     /// The pods in the order of the files' names, and everything that is refused. Of two files
@@ -451,6 +477,15 @@ impl Files {
             keeps_last,
         }
     }
+}
+
+/// The pod that this file's last good version held, from before the agent's start.
+fn last_good(kept: &Kept, rules: &Rules, path: &Path) -> Option<PodObject> {
+    rules
+        .load_pod(&kept.load(path)?, Origin::File(path))
+        .ok()?
+        .pods
+        .pop()
 }
 
 fn overruled(origin: &str, pod: &PodObject, winner: &OsStr) -> Refused {

@@ -46,7 +46,7 @@ async fn a_folder_of_manifests_becomes_a_stream_of_updates() {
     let file = folder.path().join("web.yaml");
     fs::write(&file, WEB).unwrap();
     let board = Board::default();
-    let (sources, task, mut updates) = new(&settings(folder.path()), "n", board.clone());
+    let (sources, task, mut updates) = new(&settings(folder.path()), "n", None, board.clone());
     assert_eq!(sources.configured(), [SourceKind::File]);
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -84,7 +84,7 @@ async fn without_a_source_the_stream_is_open_and_silent() {
         http: None,
         strictness: Strictness::Warn,
     };
-    let (sources, task, mut updates) = new(&none, "n", Board::default());
+    let (sources, task, mut updates) = new(&none, "n", None, Board::default());
     assert!(sources.configured().is_empty());
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();

@@ -36,7 +36,7 @@ fn rules() -> Rules {
 impl Folder {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(dir.path().to_owned(), rules());
+        let files = Files::new(dir.path().to_owned(), rules(), Kept::new(None));
         Self { dir, files }
     }
 
@@ -328,7 +328,7 @@ impl Running {
             refusals: refusals_tx,
         };
         let period = Duration::from_secs(7200);
-        let source = Source::new(FileSource { path, period }, rules(), outlet);
+        let source = Source::new(FileSource { path, period }, rules(), None, outlet);
         let stop = CancellationToken::new();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(source.run(stop.clone()));
@@ -431,4 +431,39 @@ async fn a_single_file_is_followed_through_its_replacement() {
     fs::rename(running.folder.path("web.yaml.new"), path).unwrap();
     running.until(&["a-n i:2"]).await;
     running.stop().await;
+}
+
+#[test]
+fn an_invalid_file_keeps_its_last_good_pod_through_a_restart_and_a_removed_one_does_not() {
+    let (dir, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = || {
+        let kept = Kept::new(Some(copies.path().to_owned()));
+        Files::new(dir.path().to_owned(), rules(), kept)
+    };
+    let look = |files: &mut Files| {
+        let found = files.look(Depth::All, &HashSet::new());
+        let names = found
+            .set
+            .unwrap()
+            .into_iter()
+            .map(|pod| pod.metadata.name.unwrap());
+        (names.collect::<Vec<_>>(), found.refused)
+    };
+    let file = dir.path().join("web.yaml");
+    let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: i}\n";
+    fs::write(&file, good).unwrap();
+    let (names, _) = look(&mut start());
+    fs::write(&file, "apiVersion: v1\nkind: Po").unwrap();
+    let mut restarted = start();
+    let (kept, refused) = look(&mut restarted);
+    assert_eq!(kept, names);
+    assert!(refused[0].keeps_last, "{refused:?}");
+
+    fs::remove_file(&file).unwrap();
+    assert!(look(&mut restarted).0.is_empty());
+    fs::write(&file, "apiVersion: v1\nkind: Po").unwrap();
+    assert!(
+        look(&mut start()).0.is_empty(),
+        "its copy went with the file"
+    );
 }
