@@ -23,10 +23,10 @@ use crate::{
     types::{
         backoff::{self, Decision},
         clock,
-        id::SandboxId,
+        id::{ContainerId, SandboxId},
         pod::{Pod, Role},
         reason::{event, waiting},
-        runtime::RuntimePod,
+        runtime::{ContainerState, RuntimePod},
         timeline::Level,
     },
 };
@@ -93,6 +93,11 @@ pub(super) async fn carry_out(worker: &mut Worker, plan: Plan, observed: &Runtim
     }
     for id in &plan.remove {
         done.has_acted = true;
+        if runs_by_now(&context, observed, id).await {
+            // An agent that died in the middle of a start had it started after all: it stays.
+            done.retry(SETTLING);
+            return done;
+        }
         if let Err(error) = context.runtime.remove_container(id).await
             && !error.is_not_found()
         {
@@ -128,6 +133,20 @@ pub(super) async fn carry_out(worker: &mut Worker, plan: Plan, observed: &Runtim
         }
     }
     done
+}
+
+/// A container that was made and not started when it was last read, and runs now.
+async fn runs_by_now(context: &Context, observed: &RuntimePod, id: &ContainerId) -> bool {
+    let Some(container) = observed.container(id) else {
+        return false;
+    };
+    if container.state != ContainerState::Created {
+        return false;
+    }
+    match context.runtime.container_status(id, &container.sandbox).await {
+        Ok(now) => now.state.is_running(),
+        Err(_) => false,
+    }
 }
 
 /// The sandbox to start containers in: the one there is, or a new one. None where nothing is to be

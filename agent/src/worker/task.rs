@@ -161,6 +161,10 @@ impl Worker {
                     }
                 }
             }
+            // What must be stopped cannot be now; the sync loop calls when the runtime is back.
+            Phase::Terminating { .. } if self.context.runtime_state.borrow().is_some() => {
+                Some(Some(self.resync_period()))
+            }
             Phase::Terminating { stop: order, .. } => {
                 let grace = kill::grace(&self.pod, order.grace);
                 match self.terminate(grace).await {
