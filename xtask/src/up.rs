@@ -122,6 +122,7 @@ impl Demo {
         let log = cache::dir()?.join("up.log");
         let out = File::create(&log).with_context(|| format!("making {}", log.display()))?;
         let err = out.try_clone().context("sharing the log")?;
+        make_fresh(&skep, &root)?;
         make_cgroup()?;
         let mut command = command::as_root(&skep, &[]);
         command
@@ -285,12 +286,42 @@ impl Demo {
             command::run(self.ask(&["down"]).stdin(Stdio::null()))?;
         }
         remove_cgroup();
-        println!(
-            "up: stopped; the images stay in {} for the next time",
-            self.root.display()
-        );
+        remove_root(&self.root)?;
+        println!("up: all is stopped, and {} removed", self.root.display());
         Ok(())
     }
+}
+
+/// Says that the folder is a demo's, and may be emptied.
+const MARK: &str = ".skep-demo";
+
+/// A root without the past of an earlier demo: counts of restarts would survive in it, as they
+/// should. A folder with anything else in it is not touched.
+fn make_fresh(skep: &Path, root: &Path) -> Result<()> {
+    let mark = root.join(MARK);
+    if mark.exists() {
+        // One that was killed may have left its agent, its pods and its containerd.
+        let mut down = command::as_root(skep, &[]);
+        command::read(down.arg("--root").arg(root).arg("down"))
+            .context("stopping what an earlier demo left")?;
+        remove_root(root)?;
+    }
+    if fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!(
+            "{} holds something, and not of an earlier demo: name another folder with --root",
+            root.display()
+        );
+    }
+    command::run(command::as_root("mkdir", &[]).arg("-p").arg(root))?;
+    command::run(command::as_root("touch", &[]).arg(&mark))
+}
+
+fn remove_root(root: &Path) -> Result<()> {
+    command::run(
+        command::as_root("rm", &[])
+            .args(["-rf", "--one-file-system"])
+            .arg(root),
+    )
 }
 
 /// The demo's cgroup in every hierarchy: the agent wants its cgroup root to be there.
