@@ -5,7 +5,6 @@
 
 pub mod docs;
 mod dropin;
-mod duration;
 mod file;
 mod flags;
 pub mod gates;

@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod clock;
+pub mod duration;
 pub mod expand;
 pub mod id;
 pub mod kernel;

@@ -10,8 +10,9 @@ use std::{
     sync::Arc,
 };
 
+use crate::types::duration::GoDuration;
+
 use super::{
-    duration::GoDuration,
     table::{self, Defaults, Row},
     value::Value,
 };

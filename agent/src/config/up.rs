@@ -4,9 +4,10 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use crate::types::duration::GoDuration;
+
 use super::{
     Config, PlegMode, Strictness,
-    duration::GoDuration,
     run::Host,
     settings::Settings,
     table::{self, Defaults},

@@ -14,12 +14,12 @@ use std::{
     time::Duration,
 };
 
+use crate::types::duration::{GoDuration, MILLISECOND, SECOND};
+
 use super::{
     CgroupDriver, CgroupSettings, Config, Dirs, DnsSettings, FileSource, GcSettings, HttpSource,
     ImageSettings, LogSettings, NodeSettings, PlegMode, PlegSettings, ProcessSettings, Reserved,
-    RuntimeSettings, ServerSettings, SourceSettings, Strictness, SyncSettings,
-    duration::{GoDuration, MILLISECOND, SECOND},
-    file, gates,
+    RuntimeSettings, ServerSettings, SourceSettings, Strictness, SyncSettings, file, gates,
     run::Host,
     settings::{self, Settings},
 };

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use serde_json::Value as Json;
 
-use super::duration::GoDuration;
+use crate::types::duration::GoDuration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 #[strum(serialize_all = "lowercase")]

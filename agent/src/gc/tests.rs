@@ -5,7 +5,9 @@ use crate::{
     cri::{Call, Client, api, fake::Fake, fake::Fault},
     types::{
         id::{PodKey, PodUid},
-        runtime::{Container, ContainerState, Exit, RuntimePod, Sandbox, Witness},
+        runtime::{
+            Container, ContainerState, Exit, RuntimePod, Sandbox, Witness, container_for_tests,
+        },
     },
 };
 
@@ -25,21 +27,8 @@ fn container(id: &str, name: &str, created: i64, state: ContainerState) -> Conta
     Container {
         id: id.into(),
         sandbox: "s1".into(),
-        name: name.into(),
-        attempt: 0,
-        state,
         created_at: at(created),
-        image: "busybox:1".into(),
-        image_ref: "sha256:1".into(),
-        hash: None,
-        restart_count: 0,
-        termination_message_path: None,
-        termination_message_policy: None,
-        log_path: None,
-        termination_message_host_path: None,
-        pid: None,
-        user: None,
-        resources: None,
+        ..container_for_tests(name, state)
     }
 }
 

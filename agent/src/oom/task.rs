@@ -12,7 +12,7 @@ use crate::{
     pleg::Cache,
     timeline::Recorder,
     types::{
-        clock::{self, Mono},
+        clock::Mono,
         id::{CgroupId, ContainerId, PodUid},
         kernel::MemoryNews,
         reason::event,
@@ -124,17 +124,12 @@ impl Task {
             .and_then(|pod| pod.container(id))
             .map_or_else(|| id.to_string(), |container| container.name.clone());
         let entry = |reason: &str, message: String| Entry {
-            agent_at: clock::wall_now(),
             kernel_at: Some(at.to_wall()),
-            runtime_at: None,
-            runtime_known_at: None,
             pod: pod.as_ref().map(|pod| pod.key.clone()),
             uid: Some(uid.clone()),
             container: Some(name.clone()),
             container_id: Some(id.clone()),
-            level: timeline::Level::Warning,
-            reason: reason.to_owned(),
-            message,
+            ..Entry::now(timeline::Level::Warning, reason, message)
         };
         let reason = if is_main {
             event::OOM_KILLED

@@ -286,7 +286,7 @@ async fn events(
     let live = live.filter_map(move |followed| {
         let entry = match followed {
             Followed::Entry(entry) => filter.matches(&entry).then(|| Entry::clone(&entry)),
-            Followed::Missed(number) => Some(missed(number, clock::wall_now())),
+            Followed::Missed(number) => Some(missed(number)),
         };
         std::future::ready(entry)
     });
@@ -295,20 +295,9 @@ async fn events(
 }
 
 /// What a reader that was too slow sees in place of what it missed.
-fn missed(number: u64, now: Timestamp) -> Entry {
-    Entry {
-        agent_at: now,
-        kernel_at: None,
-        runtime_at: None,
-        runtime_known_at: None,
-        pod: None,
-        uid: None,
-        container: None,
-        container_id: None,
-        level: Level::Warning,
-        reason: "Missed".to_owned(),
-        message: format!("{number} entries came faster than they were read; see them without -f"),
-    }
+fn missed(number: u64) -> Entry {
+    let message = format!("{number} entries came faster than they were read; see them without -f");
+    Entry::now(Level::Warning, "Missed", message)
 }
 
 async fn status(State(shared): State<Shared>) -> Json<wire::Status> {

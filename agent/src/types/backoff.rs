@@ -4,12 +4,12 @@
 //! asks it before each start, and wakes at the instant that it names. Rules: RST-01, RST-02,
 //! RST-04; unlike upstream's, an expiry is exact.
 
-use std::{collections::HashMap, fmt, hash::Hasher as _, time::Duration};
+use std::{collections::HashMap, hash::Hasher as _, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
 
-use super::pod::Pod;
+use super::{duration::GoDuration, pod::Pod};
 
 const INITIAL: Duration = Duration::from_secs(10);
 
@@ -143,7 +143,7 @@ fn until(finished_at: Timestamp, wait: Duration) -> Option<Timestamp> {
 pub fn waiting_message(current: Duration, container: &str, pod: &Pod) -> String {
     format!(
         "back-off {} restarting failed container={container} pod={}",
-        GoDuration(current),
+        GoDuration::from(current),
         pod.described()
     )
 }
@@ -154,45 +154,6 @@ pub fn event_message(container: &str, pod: &Pod) -> String {
         "Back-off restarting failed container {container} in pod {}",
         pod.described()
     )
-}
-
-/// A duration as Go prints one: `10s`, `1m20s`, `5m0s`, `1h0m0s`, `1.5s`, `250ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GoDuration(pub Duration);
-
-impl fmt::Display for GoDuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.0.as_nanos();
-        let (unit, name) = match nanos {
-            0 => return f.write_str("0s"),
-            1..1_000 => (1, "ns"),
-            1_000..1_000_000 => (1_000, "µs"),
-            1_000_000..1_000_000_000 => (1_000_000, "ms"),
-            _ => (1_000_000_000, "s"),
-        };
-        if unit < 1_000_000_000 {
-            return write!(f, "{}{name}", decimal(nanos, unit));
-        }
-        let minutes = nanos / (60 * unit);
-        if minutes >= 60 {
-            write!(f, "{}h", minutes / 60)?;
-        }
-        if minutes > 0 {
-            write!(f, "{}m", minutes % 60)?;
-        }
-        write!(f, "{}s", decimal(nanos % (60 * unit), unit))
-    }
-}
-
-/// `nanos / unit` without trailing zeros.
-fn decimal(nanos: u128, unit: u128) -> String {
-    let digits = unit.ilog10() as usize;
-    let fraction = format!("{:0digits$}", nanos % unit);
-    match fraction.trim_end_matches('0') {
-        "" => (nanos / unit).to_string(),
-        _ if digits == 0 => nanos.to_string(),
-        fraction => format!("{}.{fraction}", nanos / unit),
-    }
 }
 
 #[cfg(test)]
@@ -338,7 +299,10 @@ mod tests {
     #[case(3_600_000_000_000, "1h0m0s")]
     #[case(90_061_000_000_001, "25h1m1.000000001s")]
     fn durations_read_as_in_go(#[case] nanos: u64, #[case] text: &str) {
-        assert_eq!(GoDuration(Duration::from_nanos(nanos)).to_string(), text);
+        assert_eq!(
+            GoDuration::from(Duration::from_nanos(nanos)).to_string(),
+            text
+        );
     }
 
     proptest! {

@@ -172,3 +172,27 @@ impl RuntimePod {
 
 /// Shared form: what the cache hands out.
 pub type SharedRuntimePod = Arc<RuntimePod>;
+
+/// Containers for tests: what a test does not speak of is as plain as can be.
+#[cfg(test)]
+pub(crate) fn container_for_tests(name: &str, state: ContainerState) -> Container {
+    Container {
+        id: ContainerId::from(name),
+        sandbox: SandboxId::from("s"),
+        name: name.to_owned(),
+        attempt: 0,
+        state,
+        created_at: Timestamp::UNIX_EPOCH,
+        image: "busybox:1".to_owned(),
+        image_ref: "sha256:1".to_owned(),
+        hash: None,
+        restart_count: 0,
+        termination_message_path: None,
+        termination_message_policy: None,
+        log_path: None,
+        termination_message_host_path: None,
+        pid: None,
+        user: None,
+        resources: None,
+    }
+}

@@ -37,6 +37,25 @@ pub struct Entry {
     pub message: String,
 }
 
+impl Entry {
+    /// An entry of this moment that belongs to no pod; fields that say more are laid over it.
+    pub fn now(level: Level, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            agent_at: super::clock::wall_now(),
+            kernel_at: None,
+            runtime_at: None,
+            runtime_known_at: None,
+            pod: None,
+            uid: None,
+            container: None,
+            container_id: None,
+            level,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
 /// The API's event types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 pub enum Level {

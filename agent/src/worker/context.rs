@@ -14,7 +14,6 @@ use crate::{
     status::Statuses,
     timeline::Recorder,
     types::{
-        clock,
         pod::Pod,
         timeline::{Entry, Level},
     },
@@ -74,17 +73,10 @@ impl Context {
             }
         }
         self.recorder.record(Entry {
-            agent_at: clock::wall_now(),
-            kernel_at: None,
-            runtime_at: None,
-            runtime_known_at: None,
             pod: Some(pod.key().clone()),
             uid: Some(pod.uid().clone()),
             container: container.map(str::to_owned),
-            container_id: None,
-            level,
-            reason: reason.to_owned(),
-            message,
+            ..Entry::now(level, reason, message)
         });
     }
 

@@ -143,7 +143,11 @@ async fn runs_by_now(context: &Context, observed: &RuntimePod, id: &ContainerId)
     if container.state != ContainerState::Created {
         return false;
     }
-    match context.runtime.container_status(id, &container.sandbox).await {
+    match context
+        .runtime
+        .container_status(id, &container.sandbox)
+        .await
+    {
         Ok(now) => now.state.is_running(),
         Err(_) => false,
     }

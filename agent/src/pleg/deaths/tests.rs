@@ -2,35 +2,13 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::types::{
-    id::{PodKey, PodUid, SandboxId},
-    runtime::ContainerState,
+    id::{PodKey, PodUid},
+    runtime::{ContainerState, container_for_tests},
 };
-
-fn container(state: ContainerState) -> Container {
-    Container {
-        id: ContainerId::from("c"),
-        sandbox: SandboxId::from("s"),
-        name: "app".into(),
-        attempt: 0,
-        state,
-        created_at: Timestamp::UNIX_EPOCH,
-        image: "i".into(),
-        image_ref: "i".into(),
-        hash: None,
-        restart_count: 0,
-        termination_message_path: None,
-        termination_message_policy: None,
-        log_path: None,
-        termination_message_host_path: None,
-        pid: None,
-        user: None,
-        resources: None,
-    }
-}
 
 fn pod(state: ContainerState) -> RuntimePod {
     RuntimePod {
-        containers: vec![container(state)],
+        containers: vec![container_for_tests("c", state)],
         ..RuntimePod::empty(PodUid::from("u"), PodKey::new("default", "p"))
     }
 }

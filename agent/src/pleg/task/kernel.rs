@@ -14,6 +14,7 @@ use crate::{
         clock::{self, Mono},
         id::{ContainerId, PodUid},
         kernel::{Gap, GapPlace, KernelEvent, KernelFact, KernelNews, MemoryNews},
+        reason::event,
         timeline::{Entry, Level},
     },
 };
@@ -248,21 +249,13 @@ impl Task {
             lost = gap.lost,
             "Events were lost: reading everything again"
         );
+        let message = match gap.lost {
+            0 => format!("events were lost ({place}): everything is read again"),
+            lost => format!("{lost} events were lost ({place}): everything is read again"),
+        };
         self.deps.recorder.record(Entry {
-            agent_at: clock::wall_now(),
             kernel_at: Some(gap.at.to_wall()),
-            runtime_at: None,
-            runtime_known_at: None,
-            pod: None,
-            uid: None,
-            container: None,
-            container_id: None,
-            level: Level::Warning,
-            reason: "Gap".to_owned(),
-            message: match gap.lost {
-                0 => format!("events were lost ({place}): everything is read again"),
-                lost => format!("{lost} events were lost ({place}): everything is read again"),
-            },
+            ..Entry::now(Level::Warning, event::GAP, message)
         });
         if gap.place == GapPlace::KernelRing || gap.place == GapPlace::Queue {
             // The lost events may have made cgroups: the walk finds what is there now.

@@ -10,6 +10,7 @@ use crate::{
     pleg::{HEALTHY_FOR, LISTING_PERIOD},
     types::{
         clock,
+        reason::event,
         timeline::{Entry, Level},
     },
 };
@@ -45,23 +46,15 @@ impl Task {
         metrics::PLEG_MODE_CHANGES.add(1, &[("mode", name)]);
         let reason = self.mode_reason();
         tracing::info!(mode = name, %why, %reason, "The PLEG's mode");
-        self.deps.recorder.record(Entry {
-            agent_at: clock::wall_now(),
-            kernel_at: None,
-            runtime_at: None,
-            runtime_known_at: None,
-            pod: None,
-            uid: None,
-            container: None,
-            container_id: None,
-            level: if before.is_some_and(|before| mode < before) {
-                Level::Warning
-            } else {
-                Level::Normal
-            },
-            reason: "Mode".to_owned(),
-            message: format!("PLEG mode {name}: {reason}"),
-        });
+        let level = if before.is_some_and(|before| mode < before) {
+            Level::Warning
+        } else {
+            Level::Normal
+        };
+        let message = format!("PLEG mode {name}: {reason}");
+        self.deps
+            .recorder
+            .record(Entry::now(level, event::MODE, message));
         let now = Instant::now();
         self.list_at = Some(now + self.listing_period());
         if before.is_some() {

@@ -174,6 +174,12 @@ impl Task {
             Some((crate::types::kernel::KernelExit::Code(_), _)) | None => String::new(),
         };
         let now = clock::wall_now();
+        let level = if code == "0" {
+            Level::Normal
+        } else {
+            Level::Warning
+        };
+        let message = format!("exit code {code}{signal}, {reason}");
         self.deps.recorder.record(Entry {
             agent_at: awaited.map_or(now, |awaited| awaited.known_at),
             kernel_at: kernel.map(|(_, at)| at.to_wall()),
@@ -183,13 +189,7 @@ impl Task {
             uid: Some(pod.uid.clone()),
             container: Some(container.name.clone()),
             container_id: Some(container.id.clone()),
-            level: if code == "0" {
-                Level::Normal
-            } else {
-                Level::Warning
-            },
-            reason: event::DIED.to_owned(),
-            message: format!("exit code {code}{signal}, {reason}"),
+            ..Entry::now(level, event::DIED, message)
         });
     }
 

@@ -13,6 +13,7 @@ use crate::types::{
     pod::{Pod, SourceKind},
     runtime::{
         Container, ContainerResources, ContainerState, ContainerUser, Exit, Sandbox, Witness,
+        container_for_tests,
     },
 };
 
@@ -58,21 +59,12 @@ fn record(name: &str, id: &str, count: u32, state: ContainerState) -> Container 
     Container {
         id: id.into(),
         sandbox: SandboxId::from("s1"),
-        name: name.to_owned(),
         attempt: count,
-        state,
         created_at: at(i64::from(count)),
         image: "docker.io/library/app:1".to_owned(),
         image_ref: "sha256:aa".to_owned(),
-        hash: None,
         restart_count: count,
-        termination_message_path: None,
-        termination_message_policy: None,
-        log_path: None,
-        termination_message_host_path: None,
-        pid: None,
-        user: None,
-        resources: None,
+        ..container_for_tests(name, state)
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     types::{
         id::{PodKey, PodUid},
-        runtime::{Exit, Sandbox, Witness},
+        runtime::{Exit, Sandbox, Witness, container_for_tests},
     },
     worker::testing,
 };
@@ -47,21 +47,9 @@ fn container(pod: &Pod, name: &str, sandbox: &str, state: ContainerState) -> Con
     Container {
         id: ContainerId::from(format!("{name}-id")),
         sandbox: sandbox.into(),
-        name: name.into(),
-        attempt: 0,
-        state,
-        created_at: Timestamp::UNIX_EPOCH,
-        image: "busybox:1".into(),
-        image_ref: "sha256:1".into(),
         hash,
         restart_count: 2,
-        termination_message_path: None,
-        termination_message_policy: None,
-        log_path: None,
-        termination_message_host_path: None,
-        pid: None,
-        user: None,
-        resources: None,
+        ..container_for_tests(name, state)
     }
 }
 

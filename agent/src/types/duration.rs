@@ -1,13 +1,13 @@
 //! Durations as Go writes and reads them (`1m30s`, `300ms`, `1.5h`): signed nanoseconds.
 //!
-//! Flags and the configuration file use this form. It is read exactly as `time.ParseDuration`
+//! Flags, the configuration file and upstream's messages use this form. It is read exactly as `time.ParseDuration`
 //! does, so that a text that a kubelet refuses is refused here too.
 
 use std::time::Duration;
 
 /// Signed nanoseconds; 292 years at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GoDuration(pub(super) i64);
+pub struct GoDuration(pub i64);
 
 const UNITS: [(&str, i64); 8] = [
     ("ns", 1),
@@ -19,12 +19,12 @@ const UNITS: [(&str, i64); 8] = [
     ("m", 60 * SECOND),
     ("h", 3600 * SECOND),
 ];
-pub(super) const SECOND: i64 = 1_000_000_000;
-pub(super) const MILLISECOND: i64 = 1_000_000;
+pub const SECOND: i64 = 1_000_000_000;
+pub const MILLISECOND: i64 = 1_000_000;
 
 impl GoDuration {
     /// None where the text is not a duration, or is too long for one.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (is_negative, mut rest) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
             b'+' => (false, &text[1..]),
@@ -69,8 +69,14 @@ impl GoDuration {
     }
 
     /// None where it is negative.
-    pub(super) fn to_std(self) -> Option<Duration> {
+    pub fn to_std(self) -> Option<Duration> {
         u64::try_from(self.0).ok().map(Duration::from_nanos)
+    }
+}
+
+impl From<Duration> for GoDuration {
+    fn from(duration: Duration) -> Self {
+        Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     }
 }
 
