@@ -37,7 +37,9 @@ const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
 /// Carries out a command line, program name first.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    let result = match plan(&arguments) {
+    let plan = plan(&arguments);
+    let is_daemon = matches!(plan, Plan::Daemon(_));
+    let result = match plan {
         Plan::Daemon(flags) => start::run(&flags),
         Plan::Command => match Arguments::try_parse_from(&arguments) {
             Ok(arguments) => carry_out(arguments),
@@ -54,7 +56,9 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             // Whoever read our output has had enough.
             return ExitCode::SUCCESS;
         }
-        eprintln!("skep: {}", chain(error.as_ref()));
+        // A kubelet's callers look for its own form (CFG-13).
+        let who = if is_daemon { "Error" } else { "skep" };
+        eprintln!("{who}: {}", chain(error.as_ref()));
         ExitCode::FAILURE
     })
 }
