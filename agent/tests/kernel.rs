@@ -251,6 +251,7 @@ fn made(parent: CgroupId, name: &str) -> KernelFact {
 fn started(pid: u32, comm: &str) -> KernelFact {
     KernelFact::Started {
         pid,
+        is_init: false,
         comm: comm.to_owned(),
     }
 }
@@ -259,8 +260,34 @@ fn exited(pid: u32, is_main: bool, exit: KernelExit, comm: &str) -> KernelFact {
     KernelFact::Exited {
         pid,
         is_main,
+        is_init: false,
         exit,
         comm: comm.to_owned(),
+    }
+}
+
+/// The same of a process that is the first of its pid namespace.
+fn of_init(fact: KernelFact) -> KernelFact {
+    match fact {
+        KernelFact::Started { pid, comm, .. } => KernelFact::Started {
+            pid,
+            is_init: true,
+            comm,
+        },
+        KernelFact::Exited {
+            pid,
+            is_main,
+            exit,
+            comm,
+            ..
+        } => KernelFact::Exited {
+            pid,
+            is_main,
+            is_init: true,
+            exit,
+            comm,
+        },
+        other => panic!("of no process: {other:?}"),
     }
 }
 
@@ -356,11 +383,44 @@ async fn a_runtimes_helper_is_not_taken_for_the_process_that_it_forks() {
     let facts = node.until_empty(container).await;
     let expected = [
         KernelFact::Attached { pid: helper_pid },
-        started(init, "sh"),
-        exited(init, true, KernelExit::Code(7), "sh"),
+        of_init(started(init, "sh")),
+        of_init(exited(init, true, KernelExit::Code(7), "sh")),
         KernelFact::Emptied,
     ];
     assert_eq!(facts[1..], expected, "{facts:?}");
+    node.finish().await;
+}
+
+#[tokio::test]
+async fn a_helper_that_calls_exec_itself_is_not_taken_for_the_containers_main_process() {
+    let mut node = Followed::new();
+    let container = node.tree.make("kubepods/podexec/c");
+    // As older runc does: its helper runs a copy of itself inside the cgroup before it forks init.
+    let command = helper_command("init-outside").replace("exec ", "exec env ");
+    let mut shell = node.tree.shell("kubepods/podexec/c", &command);
+    let shell = shell.stdout(Stdio::piped()).spawn().unwrap();
+    let output = shell.wait_with_output().unwrap();
+    let init = said(&output.stdout, "pid ");
+    let facts = node.until_empty(container).await;
+    let certain: Vec<_> = facts
+        .iter()
+        .filter(|fact| {
+            matches!(
+                fact,
+                KernelFact::Started { is_init: true, .. }
+                    | KernelFact::Exited {
+                        is_main: true,
+                        is_init: true,
+                        ..
+                    }
+            )
+        })
+        .collect();
+    let expected = [
+        of_init(started(init, "sh")),
+        of_init(exited(init, true, KernelExit::Code(7), "sh")),
+    ];
+    assert_eq!(certain, expected.iter().collect::<Vec<_>>(), "{facts:?}");
     node.finish().await;
 }
 
@@ -722,7 +782,12 @@ fn helper() {
                 Err(error) => println!("{error}"),
             }
         }
-        Ok("init") => init(),
+        Ok("init") => {
+            go_into_cgroup();
+            init();
+        }
+        // In the cgroup already, and has called exec there.
+        Ok("init-outside") => init(),
         Ok("leader-ends-first") => leader_ends_first(),
         Ok(other) => panic!("an unknown part: {other}"),
         Err(_) => println!("no part to play"),
@@ -735,7 +800,6 @@ fn go_into_cgroup() {
 
 #[expect(unsafe_code, reason = "the runtime's part needs namespaces and fork")]
 fn init() {
-    go_into_cgroup();
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
     let mut init = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();

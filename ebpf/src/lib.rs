@@ -39,6 +39,9 @@ impl Kind {
 
 /// [`Head::flags`]: the process is the container's main one.
 pub const IS_MAIN: u8 = 1;
+/// [`Head::flags`]: the process is the first of a pid namespace right below the agent's. A main
+/// process without this flag is a guess (the first that called exec), until user space has told.
+pub const IS_INIT: u8 = 2;
 
 /// Longest name of a cgroup's directory that is sent whole, with its final NUL. The longest that
 /// runtimes make is some 85 bytes (`cri-containerd-` + 64 + `.scope`).
@@ -151,6 +154,8 @@ pub struct Tracked {
 pub const TRACKED_FRESH: u8 = 1;
 /// [`Tracked::state`]: a process has come into it.
 pub const TRACKED_ATTACHED: u8 = 2;
+/// [`Tracked::state`]: the main process is certain, and no other takes its place.
+pub const TRACKED_SETTLED: u8 = 4;
 
 impl Tracked {
     /// The value as the map's eight bytes, for the side that writes it through the system call.

@@ -29,8 +29,8 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use ebpf::{
-    Event, Head, IS_MAIN, Kind, LOSS_MAP, LOSS_RING, Made, NAME_BYTES, PodsRoot, TRACKED_ATTACHED,
-    TRACKED_FRESH, Tracked,
+    Event, Head, IS_INIT, IS_MAIN, Kind, LOSS_MAP, LOSS_RING, Made, NAME_BYTES, PodsRoot,
+    TRACKED_ATTACHED, TRACKED_FRESH, TRACKED_SETTLED, Tracked,
 };
 
 /// Sized by user space.
@@ -286,8 +286,8 @@ unsafe fn send(kind: Kind, cgroup: u64, who: Option<Who>, flags: u8, status: i32
 }
 
 #[inline(always)]
-fn main_flag(is_main: bool) -> u8 {
-    if is_main { IS_MAIN } else { 0 }
+fn flags(is_main: bool, who: &Who) -> u8 {
+    (if is_main { IS_MAIN } else { 0 }) | (if who.is_init { IS_INIT } else { 0 })
 }
 
 /// What `wait(2)` will answer: the group's code where the group ends as one (from Linux 5.17 that
@@ -342,7 +342,7 @@ pub fn on_exit(ctx: BtfTracePointContext) -> i32 {
                         Kind::OomVictim,
                         found.cgroup,
                         Some(who),
-                        main_flag(is_main),
+                        flags(is_main, &who),
                         0,
                     );
                 }
@@ -357,7 +357,7 @@ pub fn on_exit(ctx: BtfTracePointContext) -> i32 {
                 Kind::Exited,
                 found.cgroup,
                 Some(who),
-                main_flag(is_main),
+                flags(is_main, &who),
                 status,
             );
         }
@@ -375,13 +375,19 @@ pub fn on_exec(ctx: BtfTracePointContext) -> i32 {
             return 0;
         }
         let who = who(task);
-        // The runtime's helpers fork the container's first process inside its cgroup; the first
-        // exec there is that process becoming the container's program.
-        if tracked.main_pid == 0 && found.exact && tracked.state & TRACKED_FRESH != 0 {
+        // The runtime's helpers fork the container's first process inside its cgroup, and some of
+        // them call exec there too. In a pid namespace of its own that first process is certain;
+        // elsewhere the first exec is a guess, which user space mends when the runtime tells.
+        let is_open =
+            found.exact && tracked.state & (TRACKED_FRESH | TRACKED_SETTLED) == TRACKED_FRESH;
+        if is_open && who.is_init {
+            tracked.main_pid = who.pid;
+            tracked.state |= TRACKED_SETTLED;
+        } else if is_open && tracked.main_pid == 0 {
             tracked.main_pid = who.pid;
         }
         if who.pid != 0 && who.pid == tracked.main_pid {
-            send(Kind::Started, found.cgroup, Some(who), IS_MAIN, 0);
+            send(Kind::Started, found.cgroup, Some(who), flags(true, &who), 0);
         }
     }
     0
@@ -407,7 +413,7 @@ pub fn on_victim_task(ctx: BtfTracePointContext) -> i32 {
             Kind::OomVictim,
             found.cgroup,
             Some(who),
-            main_flag(is_main),
+            flags(is_main, &who),
             0,
         );
     }

@@ -22,7 +22,7 @@ use aya::{
     maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf},
     programs::{BtfTracePoint, ProgramError},
 };
-use ebpf::{LOSS_MAP, LOSS_RING, Tracked};
+use ebpf::{LOSS_MAP, LOSS_RING, TRACKED_SETTLED, Tracked};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -429,10 +429,15 @@ impl Programs {
         let Some(mut known) = get(&tracked, cgroup)? else {
             return Ok(false);
         };
-        if known.main_pid == pid {
+        let settled = Tracked {
+            main_pid: pid,
+            state: known.state | TRACKED_SETTLED,
+            ..known
+        };
+        if known == settled {
             return Ok(true);
         }
-        known.main_pid = pid;
+        known = settled;
         match tracked.insert(cgroup.0, known.to_bits(), BPF_EXIST) {
             Ok(()) => Ok(true),
             Err(MapError::SyscallError(error))
@@ -457,6 +462,7 @@ impl Programs {
         value.levels_below = levels_below;
         if let Some(pid) = main_pid {
             value.main_pid = pid;
+            value.state |= TRACKED_SETTLED;
         }
         if known == Some(value) {
             return Ok(());

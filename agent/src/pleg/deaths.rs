@@ -31,6 +31,8 @@ pub(super) struct Death {
     pub(super) is_oom: bool,
     /// Some process of the container was.
     pub(super) oom_seen: bool,
+    /// The main process, once it is certain which one that is.
+    pub(super) main_pid: Option<u32>,
     /// The main process had called exec: the container's own program ran.
     pub(super) has_run: bool,
 }

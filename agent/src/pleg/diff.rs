@@ -57,17 +57,14 @@ fn has_ended(state: &ContainerState) -> bool {
     matches!(state, ContainerState::Exited(_))
 }
 
-/// Containers that run in `new` and did not in `old`.
-pub(super) fn started<'a>(
-    old: &RuntimePod,
-    new: &'a RuntimePod,
-) -> Vec<&'a crate::types::runtime::Container> {
-    new.containers
+/// A container runs in `new` that did not in `old`.
+pub(super) fn has_started(old: &RuntimePod, new: &RuntimePod) -> bool {
+    let running = new
+        .containers
         .iter()
-        .filter(|container| container.state.is_running())
-        .filter(|container| {
-            !old.container(&container.id)
-                .is_some_and(|old| old.state.is_running())
-        })
-        .collect()
+        .filter(|container| container.state.is_running());
+    running.into_iter().any(|container| {
+        !old.container(&container.id)
+            .is_some_and(|old| old.state.is_running())
+    })
 }

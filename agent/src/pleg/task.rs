@@ -141,6 +141,8 @@ pub struct Task {
     in_flight: HashSet<PodUid>,
     /// Pods whose reading failed: when to try again, and the wait after that.
     failed: HashMap<PodUid, (Instant, Duration)>,
+    /// Running containers whose main process the runtime is to be asked for.
+    unlearned: VecDeque<ContainerId>,
     /// Containers seen to call exec: by when the cache must know them running.
     started: HashMap<ContainerId, (PodUid, Instant)>,
 
@@ -194,6 +196,7 @@ impl Task {
             wanted: HashMap::new(),
             in_flight: HashSet::new(),
             failed: HashMap::new(),
+            unlearned: VecDeque::new(),
             started: HashMap::new(),
             full: None,
             next_full: None,
@@ -319,6 +322,16 @@ impl Task {
             });
         }
         self.queue.extend(postponed);
+        while self.reads.len() < MAX_READS {
+            let Some(id) = self.unlearned.pop_front() else {
+                break;
+            };
+            let client = self.deps.client.clone();
+            self.reads.spawn(async move {
+                let result = client.container_pid(&id).await;
+                Done::Pid { id, result }
+            });
+        }
     }
 
     fn sandbox_of(&self, uid: &PodUid, id: &ContainerId) -> Option<SandboxId> {

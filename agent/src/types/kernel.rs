@@ -28,16 +28,24 @@ pub enum KernelFact {
     /// A cgroup was made under a tracked one. `name` is the last part of its path.
     Made { parent: CgroupId, name: String },
     /// The first process came into a container's cgroup. Not yet the main one: runc puts a helper
-    /// there, which forks it. The main process is the first that calls exec there.
+    /// there, which forks it.
     Attached { pid: u32 },
-    /// The main process called exec: the container's own program runs now.
-    Started { pid: u32, comm: String },
+    /// The main process called exec: the container's own program runs now. Certain where it is the
+    /// first of a pid namespace of its own (`is_init`). With a shared namespace it is a guess, the
+    /// first that called exec there: some runtimes' helpers do so, and only the runtime can tell.
+    Started {
+        pid: u32,
+        is_init: bool,
+        comm: String,
+    },
     /// A whole process (thread group) of the cgroup ended: the main process, the first process of
     /// the container's pid namespace, or a memory killer's victim; every process where the main
     /// one is not known yet (a container from before the agent's start).
     Exited {
         pid: u32,
         is_main: bool,
+        /// As in `Started`.
+        is_init: bool,
         exit: KernelExit,
         comm: String,
     },

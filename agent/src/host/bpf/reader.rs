@@ -12,7 +12,7 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
-use ebpf::{Head, IS_MAIN, Kind, Record};
+use ebpf::{Head, IS_INIT, IS_MAIN, Kind, Record};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     io::Errno,
@@ -267,6 +267,7 @@ fn news_of(record: Record) -> Option<(&'static str, KernelEvent)> {
     };
     let Head { pid, .. } = head;
     let is_main = head.flags & IS_MAIN != 0;
+    let is_init = head.flags & IS_INIT != 0;
     let (kind, what) = match (Kind::from_number(head.kind)?, record) {
         (Kind::Made, Record::Made(made)) => {
             let (parent, name) = (CgroupId(made.parent), text(&made.name));
@@ -275,12 +276,13 @@ fn news_of(record: Record) -> Option<(&'static str, KernelEvent)> {
         (Kind::Attached, Record::Event(_)) => ("attached", KernelFact::Attached { pid }),
         (Kind::Started, Record::Event(event)) => {
             let comm = text(&event.comm);
-            ("started", KernelFact::Started { pid, comm })
+            ("started", KernelFact::Started { pid, is_init, comm })
         }
         (Kind::Exited, Record::Event(event)) => {
             let what = KernelFact::Exited {
                 pid,
                 is_main,
+                is_init,
                 exit: KernelExit::from_wait_status(event.status),
                 comm: text(&event.comm),
             };
@@ -368,6 +370,7 @@ mod tests {
             what: KernelFact::Exited {
                 pid: 1234,
                 is_main: true,
+                is_init: false,
                 exit: KernelExit::Code(3),
                 comm: "web".to_owned(),
             },

@@ -39,6 +39,7 @@ fn died(exit: KernelExit, is_oom: bool) -> Deaths {
         emptied_at: Some(Mono(6)),
         is_oom,
         oom_seen: is_oom,
+        main_pid: Some(7),
         has_run: true,
     };
     deaths

@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{Cause, Done, ListCause, Task};
+use super::{Cause, ListCause, Task};
 use crate::{
     cri,
     host::{bpf, hierarchy::Found},
@@ -15,6 +15,7 @@ use crate::{
         id::{ContainerId, PodUid},
         kernel::{Gap, GapPlace, KernelEvent, KernelFact, KernelNews, MemoryNews},
         reason::event,
+        runtime::RuntimePod,
         timeline::{Entry, Level},
     },
 };
@@ -151,17 +152,30 @@ impl Task {
         };
         match event.what {
             KernelFact::Made { .. } | KernelFact::Attached { .. } => None,
-            KernelFact::Started { .. } => {
-                self.deaths.entry(&id).has_run = true;
+            KernelFact::Started { pid, is_init, .. } => {
+                let death = self.deaths.entry(&id);
+                death.has_run = true;
+                if is_init {
+                    death.main_pid = Some(pid);
+                }
                 let by = Instant::now() + super::CHECK_START_AFTER;
                 self.started.insert(id, (uid, by));
                 None
             }
-            KernelFact::Exited { is_main, exit, .. } => {
+            KernelFact::Exited {
+                pid,
+                is_main,
+                is_init,
+                exit,
+                ..
+            } => {
                 if !is_main {
                     return None;
                 }
-                self.deaths.entry(&id).exit = Some((exit, event.at));
+                let death = self.deaths.entry(&id);
+                if is_init || death.main_pid == Some(pid) {
+                    death.exit = Some((exit, event.at));
+                }
                 self.await_record(&uid, &id);
                 self.deaths.is_proven(&id).then_some(uid)
             }
@@ -282,29 +296,21 @@ impl Task {
         }
     }
 
-    /// Containers that ran before the programs were attached: which process is their main one only
-    /// the runtime can tell.
-    pub(super) fn learn_main_processes(&mut self) {
+    /// Running containers whose main process is not certain: those that ran before the programs were
+    /// attached, and those in a pid namespace that they share. Only the runtime can tell.
+    pub(super) fn learn_main_processes(&mut self, pod: &RuntimePod) {
         if !self.kernel.is_open() {
             return;
         }
-        let running: Vec<ContainerId> = self
-            .cache
-            .all()
-            .iter()
-            .flat_map(|pod| pod.containers.clone())
-            .filter(|container| container.state.is_running())
-            .filter(|container| self.index.cgroup_of(&container.id).is_some())
-            .map(|container| container.id)
-            .collect();
-        for id in running {
-            // They run: their program was started.
-            self.deaths.entry(&id).has_run = true;
-            let client = self.deps.client.clone();
-            self.reads.spawn(async move {
-                let result = client.container_pid(&id).await;
-                Done::Pid { id, result }
-            });
+        for container in pod.containers.iter().filter(|c| c.state.is_running()) {
+            let id = &container.id;
+            let is_known = self
+                .deaths
+                .get(id)
+                .is_some_and(|death| death.main_pid.is_some());
+            if !is_known && self.index.cgroup_of(id).is_some() && !self.unlearned.contains(id) {
+                self.unlearned.push_back(id.clone());
+            }
         }
     }
 
@@ -315,10 +321,15 @@ impl Task {
         };
         match result {
             Ok(Some(pid)) => {
+                let death = self.deaths.entry(id);
+                death.main_pid = Some(pid);
+                // It runs: its program was started.
+                death.has_run = true;
                 if let Err(error) = source.programs.set_main(cgroup, pid) {
                     tracing::debug!(%id, %error, "A main process could not be handed to the kernel");
                 }
             }
+            // It ended meanwhile; its record is awaited like that of any other.
             Ok(None) => {}
             Err(error) => tracing::debug!(%id, %error, "The main process is not known"),
         }

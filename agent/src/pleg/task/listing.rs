@@ -175,7 +175,9 @@ impl Task {
             full.cause,
             ListCause::Start | ListCause::Mode | ListCause::Gap
         ) {
-            self.learn_main_processes();
+            for pod in cache.all() {
+                self.learn_main_processes(&pod);
+            }
         }
         self.report_after_listing();
         self.answer_forced();

@@ -64,11 +64,11 @@ impl Task {
         self.await_records(&reading);
         let nothing = RuntimePod::empty(uid.clone(), reading.key.clone());
         let before = known.as_deref().unwrap_or(&nothing);
-        for container in diff::started(before, &reading) {
-            self.started.remove(&container.id);
-        }
         for container in &reading.containers {
             self.started.remove(&container.id);
+        }
+        if diff::has_started(before, &reading) {
+            self.learn_main_processes(&reading);
         }
         let change = diff::change(before, &reading);
         let Some(what) = change else {
@@ -126,11 +126,16 @@ impl Task {
     fn await_records(&mut self, reading: &RuntimePod) {
         let has_stream = self.stream.is_up();
         for container in &reading.containers {
-            let is_kernels = container
-                .state
-                .exit()
-                .is_some_and(|exit| exit.witness == Witness::Kernel);
-            if is_kernels && !self.awaiting.is_waiting(&container.id) {
+            let is_ahead = match &container.state {
+                ContainerState::Exited(exit) => exit.witness == Witness::Kernel,
+                // Empty, and how its main process ended was not told: only the runtime knows.
+                ContainerState::Running { .. } => self
+                    .deaths
+                    .get(&container.id)
+                    .is_some_and(|death| death.emptied_at.is_some()),
+                ContainerState::Created | ContainerState::Unknown => false,
+            };
+            if is_ahead && !self.awaiting.is_waiting(&container.id) {
                 let (wall, now) = (clock::wall_now(), Instant::now());
                 self.awaiting
                     .add(&container.id, &reading.uid, false, has_stream, wall, now);
