@@ -1,12 +1,12 @@
 //! Reads the counters at each memory kill and says whose limit was hit. Kept apart from the PLEG,
 //! which must not wait for files.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Level, Watch, count, kill_message, system_oom_message};
+use super::{Level, Limit, Watch, count, kill_message, system_oom_message};
 use crate::{
     host::cgroup::Cgroups,
     pleg::Cache,
@@ -16,9 +16,16 @@ use crate::{
         id::{CgroupId, ContainerId, PodUid},
         kernel::MemoryNews,
         reason::event,
+        runtime::SharedRuntimePod,
         timeline::{self, Entry},
     },
 };
+
+/// A container may be killed before the runtime's word of its start has been read. Its name is worth
+/// so long a wait.
+const NAME_WITHIN: Duration = Duration::from_secs(2);
+/// So many may wait for a name; in a storm of kills beyond it the id has to do.
+const NAMELESS: usize = 256;
 
 /// Owns the counters last seen. Run it with [`Task::run`].
 #[derive(Debug)]
@@ -29,6 +36,8 @@ pub struct Task {
     cache: Cache,
     recorder: Recorder,
     news: mpsc::Receiver<MemoryNews>,
+    /// Kills that wait for their container's name.
+    nameless: JoinSet<()>,
 }
 
 impl Task {
@@ -47,6 +56,7 @@ impl Task {
             cache,
             recorder,
             news,
+            nameless: JoinSet::new(),
         }
     }
 
@@ -55,6 +65,7 @@ impl Task {
         loop {
             let news = tokio::select! {
                 () = stop.cancelled() => return,
+                Some(_) = self.nameless.join_next() => continue,
                 news = self.news.recv() => news,
             };
             let Some(news) = news else {
@@ -118,31 +129,26 @@ impl Task {
     ) {
         let limit = self.watch.attribute_kill(path, at);
         count(limit, is_main);
+        let kill = Kill {
+            at,
+            uid: uid.clone(),
+            id: id.clone(),
+            pid,
+            comm: comm.to_owned(),
+            is_main,
+            limit,
+        };
         let pod = self.cache.get(uid);
-        let name = pod
-            .as_ref()
-            .and_then(|pod| pod.container(id))
-            .map_or_else(|| id.to_string(), |container| container.name.clone());
-        let entry = |reason: &str, message: String| Entry {
-            kernel_at: Some(at.to_wall()),
-            pod: pod.as_ref().map(|pod| pod.key.clone()),
-            uid: Some(uid.clone()),
-            container: Some(name.clone()),
-            container_id: Some(id.clone()),
-            ..Entry::now(timeline::Level::Warning, reason, message)
-        };
-        let reason = if is_main {
-            event::OOM_KILLED
-        } else {
-            event::CHILD_OOM_KILLED
-        };
-        let message = kill_message(pid, comm, &name, limit);
-        tracing::info!(%uid, container = name, %message, "A process was killed for memory");
-        self.recorder.record(entry(reason, message));
-        if limit.level == Level::Machine {
-            self.recorder
-                .record(entry(event::SYSTEM_OOM, system_oom_message(pid, comm)));
+        let is_known = pod.as_ref().is_some_and(|pod| pod.container(id).is_some());
+        if is_known || self.nameless.len() >= NAMELESS {
+            kill.record(pod, &self.recorder);
+            return;
         }
+        let (cache, recorder) = (self.cache.clone(), self.recorder.clone());
+        self.nameless.spawn(async move {
+            let named = timeout(NAME_WITHIN, cache.wait_container(&kill.uid, &kill.id)).await;
+            kill.record(named.ok().or(pod), &recorder);
+        });
     }
 
     /// The container's folder; none where it is gone already.
@@ -156,5 +162,46 @@ impl Task {
                     .join(container.as_str())
             })
             .find(|path| path.is_dir())
+    }
+}
+
+/// A kill whose limit is known.
+#[derive(Debug)]
+struct Kill {
+    at: Mono,
+    uid: PodUid,
+    id: ContainerId,
+    pid: u32,
+    comm: String,
+    is_main: bool,
+    limit: Limit,
+}
+
+impl Kill {
+    fn record(self, pod: Option<SharedRuntimePod>, recorder: &Recorder) {
+        let name = pod
+            .as_ref()
+            .and_then(|pod| pod.container(&self.id))
+            .map_or_else(|| self.id.to_string(), |container| container.name.clone());
+        let entry = |reason: &str, message: String| Entry {
+            kernel_at: Some(self.at.to_wall()),
+            pod: pod.as_ref().map(|pod| pod.key.clone()),
+            uid: Some(self.uid.clone()),
+            container: Some(name.clone()),
+            container_id: Some(self.id.clone()),
+            ..Entry::now(timeline::Level::Warning, reason, message)
+        };
+        let reason = if self.is_main {
+            event::OOM_KILLED
+        } else {
+            event::CHILD_OOM_KILLED
+        };
+        let message = kill_message(self.pid, &self.comm, &name, self.limit);
+        tracing::info!(uid = %self.uid, container = name, %message, "A process was killed for memory");
+        recorder.record(entry(reason, message));
+        if self.limit.level == Level::Machine {
+            let message = system_oom_message(self.pid, &self.comm);
+            recorder.record(entry(event::SYSTEM_OOM, message));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::types::{
-    id::{PodKey, PodUid},
+    id::{ContainerId, PodKey, PodUid},
     runtime::{RuntimePod, SharedRuntimePod},
 };
 
@@ -92,6 +92,14 @@ impl Cache {
             },
             |view| view.clone(),
         )
+    }
+
+    /// Waits until the pod is known with that container in it.
+    pub async fn wait_container(&self, uid: &PodUid, id: &ContainerId) -> SharedRuntimePod {
+        let mut pod = self.slot(uid).subscribe();
+        let view = pod.wait_for(|view| view.pod.container(id).is_some()).await;
+        // As above.
+        view.map_or_else(|_| nothing_of(uid), |view| view.pod.clone())
     }
 
     /// Waits until everything has been read once.
