@@ -173,13 +173,10 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     if let Some(driver) = cgroup_driver(&client).await? {
         config.cgroups.driver = driver;
     }
-    let machine = cgroup::Machine {
-        cpu: Quantity::of(i64::try_from(proc::cpus()?)?),
-        memory: Quantity::of(i64::try_from(proc::memory_total()?)?),
-        pids: Quantity::of(proc::pid_max()?),
-    };
+    let machine = machine()?;
     let cgroups = Cgroups::new(&config.cgroups, hierarchy.version, machine)?;
     cgroups.ensure_root(&[]).await?;
+    down::keep_cgroup_root(&config.dirs.root, &config.cgroups.root)?;
 
     let (memory_news, memory_news_rx) = mpsc::channel(MEMORY_NEWS);
     let pleg_deps = pleg::Deps {
@@ -245,7 +242,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     tasks.spawn("log rotation", rotation.run(stop.clone()));
     let sync_task = sync::Task::new(
         sync::Deps {
-            context,
+            context: context.clone(),
             updates,
             sources: sources.configured().to_vec(),
             events,
@@ -272,6 +269,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         () = &mut signals => tasks.finish(ExitCode::SUCCESS).await,
         () = shared.is_down() => {
             let code = tasks.finish(ExitCode::SUCCESS).await?;
+            down::clear(&client, &context.volumes, Some(&context.cgroups)).await?;
             if let Some(settings) = &supervise_settings {
                 supervise::stop(settings).await?;
             }
@@ -299,6 +297,14 @@ fn make_dirs(config: &Config) -> anyhow::Result<()> {
     make(&config.dirs.root.join("skep"), 0o700)?;
     make(&config.dirs.pod_logs, 0o750)?;
     make(&config.dirs.container_logs, 0o755)
+}
+
+fn machine() -> anyhow::Result<cgroup::Machine> {
+    Ok(cgroup::Machine {
+        cpu: Quantity::of(i64::try_from(proc::cpus()?)?),
+        memory: Quantity::of(i64::try_from(proc::memory_total()?)?),
+        pids: Quantity::of(proc::pid_max()?),
+    })
 }
 
 /// The agent's own process: what fails is logged, as upstream does (CFG-21).
