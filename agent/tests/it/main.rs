@@ -9,4 +9,14 @@
 #[path = "../node/mod.rs"]
 mod node;
 
+mod agent_restart;
+mod commands;
+mod distribution;
+mod health;
+mod init;
+mod modes;
+mod oom;
 mod pods;
+mod removal;
+mod restarts;
+mod sources;

@@ -502,6 +502,11 @@ impl Node {
         talk::page(self.healthz_port, path).await.unwrap()
     }
 
+    /// The same of any port of this machine.
+    pub(crate) async fn page_at(&self, port: u16, path: &str) -> anyhow::Result<(u16, String)> {
+        talk::page(port, path).await
+    }
+
     pub(crate) async fn pods(&self) -> Picture {
         let wire::Pods { pods, .. } = self.get("/v1/pods").await;
         Picture(pods)
@@ -627,6 +632,17 @@ impl Node {
         pid.expect("it runs").try_into().unwrap()
     }
 
+    /// The pod's cgroup below a hierarchy's top; `class` is the folder of its QoS class, with a
+    /// slash, or nothing.
+    pub(crate) async fn pod_cgroup(&self, pod: &str, class: &str) -> String {
+        let pods = self.pods().await;
+        let uid = pods
+            .pod(pod)
+            .and_then(|pod| pod.object.metadata.uid.as_ref());
+        let uid = uid.unwrap_or_else(|| panic!("no pod {pod}:\n{pods}"));
+        format!("{}/kubepods/{class}pod{uid}", self.cgroup)
+    }
+
     /// From the host, as anyone could.
     pub(crate) async fn kill_main(&self, pod: &str, name: &str, signal: Signal) {
         send(self.main_pid(pod, name).await, signal);
@@ -672,10 +688,15 @@ impl Node {
     }
 
     pub(crate) fn skep_command(&self, args: &[&str]) -> Command {
+        let root = ["--root", self.root.to_str().unwrap()];
+        let args: Vec<_> = root.iter().chain(args).copied().collect();
+        self.program(&args)
+    }
+
+    /// The program `skep` with any command line, on this node's PATH.
+    pub(crate) fn program(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
         command
-            .arg("--root")
-            .arg(&self.root)
             .args(args)
             .env("PATH", &self.path)
             .stdin(Stdio::null())

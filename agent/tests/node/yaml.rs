@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 /// The image that all containers run.
 pub(crate) const IMAGE: &str = "skep.local/busybox:1";
 
+/// Runs until it is told to end, and then ends well and at once.
+pub(crate) const STAY: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
+
 /// A pod's manifest.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {

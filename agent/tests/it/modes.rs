@@ -1,0 +1,133 @@
+//! The same behaviour, whichever way the agent learns of changes.
+
+use rstest::rstest;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::node::{
+    Node, SOON,
+    yaml::{self, STAY},
+};
+
+/// Of all, the part that depends on how changes become known.
+pub(crate) async fn behaves(node: Node, mode: &str) {
+    // The stream may take a moment to connect.
+    node.until_true("the mode is in force", SOON, async || {
+        node.metric("skep_pleg_mode", &[("mode", mode)]).await == 1.0
+    })
+    .await;
+    node.write(
+        "web.yaml",
+        yaml::pod("web")
+            .init("one", "true")
+            .init("two", "true")
+            .container("app", STAY),
+    );
+    node.write(
+        "job.yaml",
+        yaml::pod("job")
+            .spec(json!({"restartPolicy": "OnFailure"}))
+            .sidecar("side", STAY)
+            .container("app", "sleep 0.2; exit 0"),
+    );
+    node.write(
+        "hog.yaml",
+        yaml::pod("hog")
+            .spec(json!({"restartPolicy": "Never"}))
+            .container("app", "exec memhog 256 60")
+            .with(json!({"resources": {"limits": {"memory": "32Mi"}}})),
+    );
+    node.until_running("web").await;
+    for round in 1..=2 {
+        node.kill_main("web", "app", Signal::KILL).await;
+        let end = node
+            .until("it runs again", SOON, |pods| {
+                let status = pods.running("web", "app")?;
+                (status.restart_count == round).then(|| pods.last_end("web", "app").cloned())?
+            })
+            .await;
+        assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("Error")));
+    }
+    node.until("the job succeeded", SOON, |pods| {
+        (pods.phase("job") == Some("Succeeded")).then_some(())
+    })
+    .await;
+    let end = node
+        .until("the hog failed", SOON, |pods| {
+            (pods.phase("hog") == Some("Failed")).then(|| pods.terminated("hog", "app").cloned())?
+        })
+        .await;
+    assert_eq!(
+        (end.exit_code, end.reason.as_deref()),
+        (137, Some("OOMKilled"))
+    );
+    node.remove_manifest("web.yaml");
+    node.until_gone("web").await;
+    assert_eq!(node.relist().await.missed, Vec::<String>::new());
+    assert_eq!(node.metric("skep_pleg_missed_total", &[]).await, 0.0);
+    assert_eq!(node.metric("skep_pleg_mode", &[("mode", mode)]).await, 1.0);
+    node.down().await;
+}
+
+#[rstest]
+#[case::kernel("kernel")]
+#[case::stream("stream")]
+#[case::listing("listing")]
+#[tokio::test]
+async fn pods_start_restart_end_and_go(#[case] mode: &str) {
+    let node = Node::builder()
+        .mode(mode)
+        .max_restart_period("1s")
+        .up()
+        .await;
+    behaves(node, mode).await;
+}
+
+#[tokio::test]
+async fn an_overflow_of_the_kernels_buffer_is_made_up_for() {
+    let node = Node::builder().ring_bytes(4096).up().await;
+    for number in 0..4 {
+        let mut pod = yaml::pod(&format!("p{number}")).spec(json!({"restartPolicy": "Never"}));
+        for container in 0..5 {
+            let code = 1 + number * 5 + container;
+            let script = format!(
+                "while [ ! -e /go/go ]; do sleep 0.1; done; for i in $(seq 20); do true & done; exit {code}"
+            );
+            pod = pod
+                .container(&format!("c{container}"), &script)
+                .with(json!({"volumeMounts": [{"name": "go", "mountPath": "/go"}]}));
+        }
+        let go = json!({"volumes": [{"name": "go", "hostPath": {"path": node.dir.join("go"), "type": "DirectoryOrCreate"}}]});
+        node.write(&format!("p{number}.yaml"), pod.spec(go));
+    }
+    for number in 0..4 {
+        node.until_running(&format!("p{number}")).await;
+    }
+    node.pause_agent();
+    std::fs::write(node.dir.join("go/go"), "").unwrap();
+    node.until_true("all have ended", SOON, async || {
+        let pods = node.client.list_pods().await.unwrap();
+        pods.iter()
+            .flat_map(|pod| &pod.containers)
+            .all(|container| container.state == agent::cri::ListedState::Exited)
+    })
+    .await;
+    node.resume_agent();
+    for number in 0..4 {
+        let pod = format!("p{number}");
+        for container in 0..5 {
+            let name = format!("c{container}");
+            let end = node
+                .until(&format!("{pod} {name} has ended"), SOON, |pods| {
+                    pods.terminated(&pod, &name).cloned()
+                })
+                .await;
+            assert_eq!(end.exit_code, 1 + number * 5 + container);
+        }
+        node.until(&format!("{pod} failed"), SOON, |pods| {
+            (pods.phase(&pod) == Some("Failed")).then_some(())
+        })
+        .await;
+    }
+    node.down().await;
+}

@@ -1,0 +1,94 @@
+//! A pod's end when its manifest goes: first SIGTERM, then SIGKILL, and nothing stays.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::node::{
+    Node, SOON,
+    yaml::{self, STAY},
+};
+
+#[tokio::test]
+async fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {
+    let node = Node::builder().up().await;
+    let manifest = yaml::pod("deaf")
+        .spec(json!({"terminationGracePeriodSeconds": 3}))
+        .container("app", "trap 'echo heard' TERM; while :; do sleep 0.2; done");
+    node.write("deaf.yaml", manifest);
+    node.until_running("deaf").await;
+    let pid = node.main_pid("deaf", "app").await;
+    node.remove_manifest("deaf.yaml");
+    let asked = Instant::now();
+    node.until_gone("deaf").await;
+    let took = asked.elapsed();
+    let (least, most) = (Duration::from_secs(3), Duration::from_secs(9));
+    assert!((least..most).contains(&took), "{took:?}");
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let killing = node.until_event("deaf", "Killing").await;
+    assert_eq!(killing.message, "Stopping container app");
+    node.down().await;
+}
+
+#[tokio::test]
+async fn a_container_that_hears_sigterm_ends_at_once() {
+    let node = Node::builder().up().await;
+    let manifest = yaml::pod("polite")
+        .spec(json!({"terminationGracePeriodSeconds": 50}))
+        .container("app", STAY);
+    node.write("polite.yaml", manifest);
+    node.until_running("polite").await;
+    node.remove_manifest("polite.yaml");
+    let asked = Instant::now();
+    node.until_gone("polite").await;
+    assert!(
+        asked.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        asked.elapsed()
+    );
+    node.down().await;
+}
+
+#[tokio::test]
+async fn nothing_of_a_removed_pod_stays() {
+    let node = Node::builder().up().await;
+    let manifest = yaml::pod("web")
+        .spec(json!({"volumes": [{"name": "memory", "emptyDir": {"medium": "Memory"}}]}))
+        .init("prepare", "true")
+        .container("app", STAY)
+        .with(json!({"volumeMounts": [{"name": "memory", "mountPath": "/memory", "subPath": "part"}]}));
+    node.write("web.yaml", manifest);
+    node.until_running("web").await;
+    let uid = node
+        .pods()
+        .await
+        .pod("web")
+        .unwrap()
+        .object
+        .metadata
+        .uid
+        .clone()
+        .unwrap();
+    let dir = node.root.join("pods").join(&uid);
+    let logs = node.root.join(format!("log/pods/default_web-node_{uid}"));
+    let cgroup = node.pod_cgroup("web", "besteffort/").await;
+    assert!(dir.is_dir() && logs.is_dir());
+    node.remove_manifest("web.yaml");
+    node.until_gone("web").await;
+    node.until_true("its folder, mounts and cgroup are gone", SOON, async || {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let is_cgroup_there = std::fs::read_dir("/sys/fs/cgroup")
+            .unwrap()
+            .any(|hierarchy| hierarchy.unwrap().path().join(&cgroup).exists());
+        !dir.exists() && !mounts.contains(&uid) && !is_cgroup_there
+    })
+    .await;
+    // Sandbox, containers and logs are collected by the minute's round.
+    let limit = Duration::from_secs(100);
+    node.until_true("the runtime has nothing of it", limit, async || {
+        node.client.list_pods().await.unwrap().is_empty() && !logs.exists()
+    })
+    .await;
+    node.down().await;
+}
