@@ -354,6 +354,8 @@ impl Task {
                     Err(error) => self.on_failed(&uid, began, &error),
                 }
                 self.on_full_progress(&uid);
+                // The reading may have explained the last difference.
+                self.answer_forced();
             }
             Done::Container { uid, id, result } => match *result {
                 Ok(Some(container)) => {
@@ -478,3 +480,6 @@ async fn sleep_until(deadline: Option<Instant>) {
 fn described(pod: Option<&Arc<RuntimePod>>) -> String {
     pod.map_or_else(String::new, |pod| pod.key.to_string())
 }
+
+#[cfg(test)]
+mod tests;
