@@ -129,7 +129,8 @@ pub(super) fn remove(dir: &Path, cgroup: &str, bridge: &str) {
     }
 }
 
-pub(super) fn is_alive(pid: i32) -> bool {
+/// There, and not only as a zombie.
+pub(crate) fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }

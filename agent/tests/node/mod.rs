@@ -27,6 +27,7 @@ use agent::{
     supervise::{self, State},
     types::{id::ContainerId, timeline::Entry},
 };
+pub(crate) use leftovers::is_alive;
 pub(crate) use picture::Picture;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -69,8 +70,13 @@ pub(crate) struct Builder {
     env: Vec<(String, String)>,
     is_distributions: bool,
     has_runtime: bool,
+    is_behind_proxy: bool,
+    launcher: Option<Launcher>,
     manifests: Vec<(String, String)>,
 }
+
+/// Makes the command that starts a program with these arguments, in its own way.
+pub(crate) type Launcher = fn(&Path, &[String]) -> std::process::Command;
 
 impl Builder {
     /// The best mode of the PLEG: kernel, stream or listing.
@@ -109,6 +115,19 @@ impl Builder {
     /// A containerd that the test starts, stops and pauses, and the agent does not.
     pub(crate) fn external_containerd(mut self) -> Self {
         self.start = Start::UpOnEndpoint;
+        self
+    }
+
+    /// A containerd of the test's, which the agent reaches through [`Node::proxy_socket`]: somebody
+    /// must serve that before the agent starts.
+    pub(crate) fn behind_proxy(mut self) -> Self {
+        self.is_behind_proxy = true;
+        self.external_containerd()
+    }
+
+    /// How the agent is started, instead of directly.
+    pub(crate) fn launcher(mut self, launcher: Launcher) -> Self {
+        self.launcher = Some(launcher);
         self
     }
 
@@ -195,6 +214,7 @@ impl Builder {
         let mut node = Node {
             healthz_port: 21000 + 2 * number,
             args: Vec::new(),
+            launcher: self.launcher,
             env: self.env.clone(),
             path,
             dir,
@@ -222,11 +242,16 @@ impl Builder {
             ring_bytes,
             max_restart_period,
             args,
+            is_behind_proxy,
             ..
         } = self;
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let (healthz, read_only) = (node.healthz_port, node.healthz_port + 1);
-        let endpoint = node.runtime.endpoint();
+        let endpoint = if is_behind_proxy {
+            format!("unix://{}", node.proxy_socket().display())
+        } else {
+            node.runtime.endpoint()
+        };
         let cgroup = format!("/{}", node.cgroup);
         let mut line: Vec<String> = match start {
             Start::Up | Start::UpOnEndpoint => vec![
@@ -298,6 +323,7 @@ pub(crate) struct Node {
     /// The runtime, asked behind the agent's back.
     pub(crate) client: cri::Client,
     args: Vec<String>,
+    launcher: Option<Launcher>,
     env: Vec<(String, String)>,
     path: OsString,
     runtime: supervise::Settings,
@@ -324,6 +350,8 @@ impl Node {
             env: Vec::new(),
             is_distributions: false,
             has_runtime: true,
+            is_behind_proxy: false,
+            launcher: None,
             manifests: Vec::new(),
         }
     }
@@ -337,9 +365,16 @@ impl Node {
             .append(true)
             .open(self.log_file())
             .unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
+        let program = Path::new(env!("CARGO_BIN_EXE_skep"));
+        let mut command = match self.launcher {
+            Some(launcher) => Command::from(launcher(program, &self.args)),
+            None => {
+                let mut command = Command::new(program);
+                command.args(&self.args);
+                command
+            }
+        };
         command
-            .args(&self.args)
             .env("PATH", &self.path)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -442,7 +477,7 @@ impl Node {
         let pid = self.runtime_pid.take().expect("no runtime runs");
         send(pid, Signal::TERM);
         let deadline = Instant::now() + SOON;
-        while leftovers::is_alive(pid) {
+        while is_alive(pid) {
             assert!(Instant::now() < deadline, "containerd does not end");
             sleep(LOOK).await;
         }
@@ -470,6 +505,23 @@ impl Node {
     /// Where containerd keeps its folders; for what ends runtimes in unusual ways.
     pub(crate) fn runtime_settings(&self) -> &supervise::Settings {
         &self.runtime
+    }
+
+    /// Where the agent of a node [`Builder::behind_proxy`] looks for its runtime.
+    pub(crate) fn proxy_socket(&self) -> PathBuf {
+        self.dir.join("proxy.sock")
+    }
+
+    /// All processes end at once, and what does not outlive a boot goes: the agent is to be started
+    /// again.
+    pub(crate) async fn pull_the_plug(&mut self) {
+        let containerd = self.runtime_pid().await;
+        self.kill_agent().await;
+        send(containerd, Signal::KILL);
+        leftovers::remove(&self.dir, &self.cgroup, &self.runtime.bridge());
+        supervise::stop(&self.runtime).await.unwrap();
+        leftovers::make_cgroup(&self.cgroup);
+        self.runtime_pid = None;
     }
 
     // The manifests.
