@@ -93,6 +93,15 @@ pub struct Task {
     is_collecting: bool,
     is_cleaning: bool,
     stopping: Option<watch::Sender<Option<Remaining>>>,
+    sweep: Sweep,
+}
+
+/// The removal of all records at the end of `down`.
+#[derive(Clone, Copy, Debug)]
+enum Sweep {
+    ToCome,
+    UnderWay,
+    Done,
 }
 
 /// Work of the housekeeping that takes time, done beside the loop.
@@ -102,6 +111,7 @@ enum Job {
     DeadRemoved,
     Collected,
     Cleaned,
+    Swept,
 }
 
 impl Task {
@@ -121,6 +131,7 @@ impl Task {
             is_collecting: false,
             is_cleaning: false,
             stopping: None,
+            sweep: Sweep::ToCome,
         }
     }
 
@@ -269,12 +280,25 @@ impl Task {
         }
     }
 
-    fn tell_progress(&self) {
-        if let Some(progress) = &self.stopping {
-            progress.send_replace(Some(Remaining {
-                pods: self.workers.keys(),
-            }));
+    /// Tells how far `down` has come. It is done when the pods' records are gone from the runtime
+    /// too: the next start begins anew.
+    fn tell_progress(&mut self) {
+        let Some(progress) = &self.stopping else {
+            return;
+        };
+        let pods = self.workers.keys();
+        if pods.is_empty() {
+            match self.sweep {
+                Sweep::ToCome => {
+                    self.sweep = Sweep::UnderWay;
+                    self.pods.clear();
+                    return self.sweep();
+                }
+                Sweep::UnderWay => return,
+                Sweep::Done => {}
+            }
         }
+        progress.send_replace(Some(Remaining { pods }));
     }
 
     /// The runtime came or went: once it is there, everyone looks again.
@@ -294,6 +318,10 @@ impl Task {
             Job::DeadRemoved => {}
             Job::Collected => self.is_collecting = false,
             Job::Cleaned => self.is_cleaning = false,
+            Job::Swept => {
+                self.sweep = Sweep::Done;
+                self.tell_progress();
+            }
         }
     }
 }

@@ -113,6 +113,26 @@ impl Task {
         });
     }
 
+    /// Everything of every pod, once nothing runs any more and nothing will.
+    pub(super) fn sweep(&mut self) {
+        let (collector, context) = (self.deps.collector.clone(), self.deps.context.clone());
+        self.jobs.spawn(async move {
+            let none = HashSet::new();
+            let of = gc::Pods {
+                known: &none,
+                finished: &none,
+                are_sources_ready: true,
+            };
+            let pods = context.pleg.cache().all();
+            let (changed, errors) = collector.collect(&pods, &of, clock::wall_now()).await;
+            report(&errors);
+            for uid in changed {
+                read_again(&context, &uid).await;
+            }
+            Job::Swept
+        });
+    }
+
     /// Pods whose workers are done and that are wanted no more.
     fn finished(&self) -> HashSet<PodUid> {
         self.workers
