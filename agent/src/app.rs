@@ -242,7 +242,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     tasks.spawn("log rotation", rotation.run(stop.clone()));
     let sync_task = sync::Task::new(
         sync::Deps {
-            context: context.clone(),
+            context,
             updates,
             sources: sources.configured().to_vec(),
             events,
@@ -269,7 +269,6 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         () = &mut signals => tasks.finish(ExitCode::SUCCESS).await,
         () = shared.is_down() => {
             let code = tasks.finish(ExitCode::SUCCESS).await?;
-            down::clear(&client, &context.volumes, Some(&context.cgroups)).await?;
             if let Some(settings) = &supervise_settings {
                 supervise::stop(settings).await?;
             }

@@ -1,22 +1,24 @@
-//! The end of `skep down`: what the pods' workers leave behind, and everything where no agent runs.
+//! `skep down` where no agent runs: what an agent left running is stopped without one.
 
-use std::{collections::HashSet, fs, io, path::Path};
+use std::{collections::HashSet, fs, io, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 
 use crate::{
-    config::{Config, RuntimeSettings, run::Host, up::UpSettings},
-    cri,
+    config::{Config, run::Host, up::UpSettings},
+    cri, gc,
     host::{cgroup::Cgroups, hierarchy::Hierarchy, proc},
+    pleg,
     server::RootLock,
     supervise,
-    types::quantity::Quantity,
+    telemetry::chain,
+    types::{clock, quantity::Quantity, runtime::SharedRuntimePod},
     volume::{self, Volumes},
     worker::kill_orphan,
 };
 
-/// Stops every pod on the root's own containerd, and that containerd. Says what was done, a line
-/// each.
+/// Stops every pod on the root's own containerd, and that containerd, and removes what was made for
+/// them. Says what was done, a line each.
 ///
 /// # Errors
 /// An agent runs on this root (it must be asked instead), or something could not be stopped.
@@ -28,20 +30,30 @@ pub async fn down_without_agent(root: &Path) -> anyhow::Result<Vec<String>> {
     );
     let _lock = RootLock::take(root)?;
     let settings = supervise::Settings::for_root(root, "");
-    let mut done = Vec::new();
-    let client = cri::Client::new(&RuntimeSettings {
-        endpoint: settings.endpoint(),
-        image_endpoint: None,
-        request_timeout: std::time::Duration::from_secs(120),
-    })?;
+    let cgroup_root = known_cgroup_root(root)?;
+    let config = config_of(root, settings.endpoint(), cgroup_root.clone())?;
+    let client = cri::Client::new(&config.runtime)?;
+    let mut done = stop_pods(&client, &config).await?;
+
     let volumes = Volumes::new(volume::Settings {
         root: root.to_owned(),
         // Only for making volumes, and none is made here.
         allocatable_memory: Quantity::ZERO,
         is_selinux_enabled: false,
     });
-    let cgroups = known_cgroups(root, client.endpoint())?;
-    done.extend(clear(&client, &volumes, cgroups.as_ref()).await?);
+    for uid in volumes.orphans(HashSet::new()).await? {
+        volumes.tear_down(&uid).await?;
+    }
+    // Without the file no agent has come so far as to make cgroups.
+    if cgroup_root.is_some() {
+        let version = Hierarchy::detect()
+            .context("find the cgroup hierarchy")?
+            .version;
+        let cgroups = Cgroups::new(&config.cgroups, version, super::machine()?)?;
+        for uid in cgroups.pod_uids().await? {
+            cgroups.remove_pod(&uid).await?;
+        }
+    }
     let stopped = supervise::stop(&settings).await?;
     if stopped.containerd {
         done.push("containerd stopped".to_owned());
@@ -49,42 +61,45 @@ pub async fn down_without_agent(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(done)
 }
 
-/// Stops and removes every pod that the runtime has, then what is left of pods outside it: the end
-/// of `down`, with or without an agent. Says what was done, a line each.
-pub(super) async fn clear(
-    client: &cri::Client,
-    volumes: &Volumes,
-    cgroups: Option<&Cgroups>,
-) -> anyhow::Result<Vec<String>> {
+/// Stops what runs, then removes the records and logs of it all.
+async fn stop_pods(client: &cri::Client, config: &Config) -> anyhow::Result<Vec<String>> {
     let mut done = Vec::new();
-    match client.list_pods().await {
-        Ok(pods) => {
-            for listed in pods {
-                let pod = crate::pleg::read_pod(client, &listed.uid).await?;
-                let is_running = pod.is_running();
-                kill_orphan(client, &pod)
-                    .await
-                    .with_context(|| format!("stop pod {}", listed.key))?;
-                for sandbox in &listed.sandboxes {
-                    client.remove_sandbox(&sandbox.id).await?;
-                }
-                if is_running {
-                    done.push(format!("pod {} stopped", listed.key));
-                }
-            }
+    for pod in read_pods(client).await? {
+        kill_orphan(client, &pod)
+            .await
+            .with_context(|| format!("stop pod {}", pod.key))?;
+        if pod.is_running() {
+            done.push(format!("pod {} stopped", pod.key));
         }
-        Err(error) if error.is_unavailable() => {}
+    }
+    let collector = gc::Collector::new(client.clone(), config.dirs.clone(), config.gc.clone());
+    let none = HashSet::new();
+    let of = gc::Pods {
+        known: &none,
+        finished: &none,
+        are_sources_ready: true,
+    };
+    let (_, errors) = collector
+        .collect(&read_pods(client).await?, &of, clock::wall_now())
+        .await;
+    match errors.first() {
+        None => Ok(done),
+        Some(error) => anyhow::bail!("{}", chain(error)),
+    }
+}
+
+/// Nothing where the runtime is not there any more.
+async fn read_pods(client: &cri::Client) -> anyhow::Result<Vec<SharedRuntimePod>> {
+    let listed = match client.list_pods().await {
+        Ok(listed) => listed,
+        Err(error) if error.is_unavailable() => return Ok(Vec::new()),
         Err(error) => return Err(error).context("list the pods"),
+    };
+    let mut pods = Vec::with_capacity(listed.len());
+    for listed in listed {
+        pods.push(Arc::new(pleg::read_pod(client, &listed.uid).await?));
     }
-    for uid in volumes.orphans(HashSet::new()).await? {
-        volumes.tear_down(&uid).await?;
-    }
-    if let Some(cgroups) = cgroups {
-        for uid in cgroups.pod_uids().await? {
-            cgroups.remove_pod(&uid).await?;
-        }
-    }
-    Ok(done)
+    Ok(pods)
 }
 
 /// The file under the root that tells in which cgroup the pods' cgroups are.
@@ -96,26 +111,23 @@ pub(super) fn keep_cgroup_root(root: &Path, cgroup_root: &str) -> anyhow::Result
     fs::write(&file, cgroup_root).with_context(|| format!("write {}", file.display()))
 }
 
-/// None where no agent has come so far as to make cgroups.
-fn known_cgroups(root: &Path, endpoint: &str) -> anyhow::Result<Option<Cgroups>> {
+fn known_cgroup_root(root: &Path) -> anyhow::Result<Option<String>> {
     let file = root.join(CGROUP_ROOT_FILE);
-    let cgroup_root = match fs::read_to_string(&file) {
-        Ok(cgroup_root) => cgroup_root,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
-    };
+    match fs::read_to_string(&file) {
+        Ok(cgroup_root) => Ok(Some(cgroup_root)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+    }
+}
+
+fn config_of(root: &Path, endpoint: String, cgroup_root: Option<String>) -> anyhow::Result<Config> {
     let settings = UpSettings {
-        cgroup_root: Some(cgroup_root),
-        ..UpSettings::new(root.to_owned(), None, endpoint.to_owned())
+        cgroup_root,
+        ..UpSettings::new(root.to_owned(), None, endpoint)
     };
     let host = Host {
         name: proc::hostname(),
         cpus: proc::cpus()?,
     };
-    let config = Config::for_up(settings, &host)?;
-    let version = Hierarchy::detect()
-        .context("find the cgroup hierarchy")?
-        .version;
-    let cgroups = Cgroups::new(&config.cgroups, version, super::machine()?)?;
-    Ok(Some(cgroups))
+    Ok(Config::for_up(settings, &host)?)
 }
