@@ -10,5 +10,6 @@ mod lines;
 mod read;
 pub mod rotate;
 mod tail;
+mod writer;
 
 pub use read::{Error, LogOptions, open};

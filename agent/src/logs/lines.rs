@@ -81,6 +81,31 @@ impl Lines {
         self.line(&rest, out)
     }
 
+    /// Says something that is not the container's own, as a line for itself.
+    pub(super) fn note(&mut self, note: &str, now: Timestamp, out: &mut Vec<u8>) {
+        let start = out.len();
+        if !self.is_line_start {
+            out.push(b'\n');
+        }
+        if self.wanted.timestamps {
+            out.extend_from_slice(format!("{now:.9} ").as_bytes());
+        }
+        out.extend_from_slice(note.as_bytes());
+        out.push(b'\n');
+        self.is_line_start = true;
+        self.limit(start, out);
+    }
+
+    /// Cuts what was appended from `start` on at the limit of bytes.
+    fn limit(&mut self, start: usize, out: &mut Vec<u8>) {
+        if let Some(left) = &mut self.wanted.limit_bytes {
+            let room = usize::try_from(*left).unwrap_or(usize::MAX);
+            out.truncate(start.saturating_add(room));
+            *left -= (out.len() - start) as u64;
+            self.is_done |= *left == 0;
+        }
+    }
+
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), UnknownFormat> {
         let format = match self.format {
             Some(format) => format,
@@ -105,12 +130,7 @@ impl Lines {
                 out.push(b' ');
             }
             out.extend_from_slice(&parsed.content);
-            if let Some(left) = &mut self.wanted.limit_bytes {
-                let room = usize::try_from(*left).unwrap_or(usize::MAX);
-                out.truncate(start.saturating_add(room));
-                *left -= (out.len() - start) as u64;
-                self.is_done = *left == 0;
-            }
+            self.limit(start, out);
         }
         if let Some(left) = &mut self.wanted.max_lines {
             *left -= 1;
@@ -168,6 +188,25 @@ this line is damaged\n\
         for piece in [1, 7, 4096] {
             assert_eq!(shown(wanted.clone(), FILE, piece), expected);
         }
+    }
+
+    #[test]
+    fn a_note_is_a_line_for_itself_and_counts_as_bytes() {
+        let mut lines = Lines::new(Wanted {
+            timestamps: true,
+            limit_bytes: Some(74),
+            ..Wanted::default()
+        });
+        let mut out = Vec::new();
+        let part = b"2024-01-01T00:00:01Z stdout P tw\n";
+        lines.push(part, &mut out).unwrap();
+        let now = "2024-01-01T00:00:02Z".parse().unwrap();
+        lines.note("something", now, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "2024-01-01T00:00:01.000000000Z tw\n2024-01-01T00:00:02.000000000Z something"[..74]
+        );
+        assert!(lines.is_done());
     }
 
     #[test]

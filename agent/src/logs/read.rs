@@ -2,21 +2,24 @@
 //!
 //! A follower reads the live file to its end, then waits for inotify. When another file stands
 //! under the path (rotation renamed ours away and the runtime opened a new one), ours is read until
-//! its writer has closed it, then what was rotated in between, if this reader was slow, then the
-//! new one: no line is lost or doubled. It ends when the container has stopped and its file is
+//! its writer has closed it, then what was rotated in between, if this reader was slow, each also
+//! until it is closed, then the new one: no line is lost or doubled. Where a file was removed before
+//! it could be read, the stream says so. It ends when the container has stopped and its file is
 //! closed and read.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     fs::{self, File},
     io::{self, Read, Seek as _, SeekFrom},
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     pin::Pin,
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
 use futures::Stream;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -24,8 +27,9 @@ use tokio::time::Instant;
 use super::{
     follow::{Notice, Notices},
     lines::{Lines, UnknownFormat, Wanted},
-    rotate, tail,
+    rotate, tail, writer,
 };
+use crate::types::clock;
 
 /// How much is read at one time.
 const BLOCK: usize = 64 << 10;
@@ -33,13 +37,20 @@ const BLOCK: usize = 64 << 10;
 /// The longest time without looking again, in case a notice was lost (as upstream).
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a file whose writer should be gone (rotated away, container stopped) may stay open
-/// before it counts as complete: a process that outlived its container can hold the pipe.
+/// How long the file of a stopped container may keep a writer before it counts as complete: a
+/// process that outlived its container can hold the pipe.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
-/// The same where that was so before the file was watched: the close was most likely before too,
-/// and cannot be seen any more.
-const CLOSED_BEFORE: Duration = Duration::from_millis(100);
+/// How long a rotated file may keep a writer that writes nothing: the runtime has made the new file,
+/// and lets go of this one next, or else never.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+
+/// A file that was just closed still counts its writer for an instant.
+const CLOSING: Duration = Duration::from_millis(20);
+
+/// Said in the stream where lines are lost.
+const MISSING: &str =
+    "[lines may be missing here: rotated log files were removed before they were read]";
 
 /// Retries of opening the live file while it is being rotated; a rotation takes milliseconds.
 const OPEN_TRIES: usize = 10;
@@ -107,26 +118,33 @@ type Source = Box<dyn Read + Send>;
 struct Reader {
     path: PathBuf,
     lines: Lines,
-    /// None only while a block is being read.
+    current: LogFile,
+    /// `current`'s bytes; none only while a block is being read.
     source: Option<Source>,
     /// Bytes of a file that is not followed are read up to the size it had when it was opened.
     left: Option<u64>,
-    /// To be read before `live`: rotated while this reader was still at an older file.
-    missed: VecDeque<Source>,
-    live: LiveFile,
-    /// `source` is `live`, and not one that was missed.
-    is_at_live: bool,
+    /// What follows `current`, oldest first; open, so that no rotation can take it away. Never more
+    /// than the rotations that are kept.
+    queue: VecDeque<Next>,
+    /// The rotations that are older than the newest file that was opened.
+    known: BTreeSet<String>,
     follow: Option<Follow>,
     is_over: bool,
 }
 
-/// The file that stood under the path when it was opened.
-#[derive(Debug)]
-struct LiveFile {
+/// A file of the log, under whatever name it stands by now.
+#[derive(Clone, Debug)]
+struct LogFile {
     identity: Identity,
-    file: File,
-    /// The rotated files beside it at that moment.
-    rotated: BTreeSet<String>,
+    file: Arc<File>,
+    is_compressed: bool,
+}
+
+#[derive(Debug)]
+enum Next {
+    File(LogFile),
+    /// Was removed before it could be opened.
+    Removed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +158,8 @@ struct Follow {
     ended: Option<Ended>,
     /// Since when the container is known to have stopped.
     ended_at: Option<Instant>,
-    /// Since when another file stands under the path.
+    /// Since when another file follows this one, and nothing more was read of this one.
     replaced_at: Option<Instant>,
-    close_within: Duration,
     is_closed: bool,
     /// The file was found complete; it is read once more for what came before that.
     is_last_read: bool,
@@ -158,24 +175,24 @@ impl Reader {
     async fn open(path: PathBuf, options: LogOptions, ended: Ended) -> Result<Self, Error> {
         let shown = path.clone();
         let tail = options.tail;
-        let (path, live, source, size) = blocking(move || {
+        let (path, current, known, size) = blocking(move || {
             let path = fs::canonicalize(&shown).map_err(|source| Error::Resolve {
                 path: shown,
                 source,
             })?;
-            let live = open_live(&path)?;
+            let (live, known) = open_live(&path)?;
             let failed = |source| Error::Tail {
                 path: path.clone(),
                 source,
             };
-            let mut source = live.file.try_clone().map_err(failed)?;
+            let mut file = &*live.file;
             let start = match tail {
-                Some(lines) => tail::start_of_last(&mut source, lines).map_err(failed)?,
+                Some(lines) => tail::start_of_last(&mut file, lines).map_err(failed)?,
                 None => 0,
             };
-            source.seek(SeekFrom::Start(start)).map_err(failed)?;
-            let size = live.file.metadata().map_err(failed)?.len();
-            Ok((path, live, source, size.saturating_sub(start)))
+            file.seek(SeekFrom::Start(start)).map_err(failed)?;
+            let size = file.metadata().map_err(failed)?.len();
+            Ok((path, live, known, size.saturating_sub(start)))
         })
         .await?;
         let lines = Lines::new(Wanted {
@@ -189,18 +206,17 @@ impl Reader {
             ended: Some(ended),
             ended_at: None,
             replaced_at: None,
-            close_within: CLOSE_WITHIN,
             is_closed: false,
             is_last_read: false,
         });
         Ok(Self {
             path,
             lines,
-            source: Some(Box::new(source)),
+            source: Some(current.source()),
+            current,
             left: (!options.follow).then_some(size),
-            missed: VecDeque::new(),
-            live,
-            is_at_live: true,
+            queue: VecDeque::new(),
+            known,
             follow,
             is_over: false,
         })
@@ -214,6 +230,10 @@ impl Reader {
             if block.is_empty() {
                 self.at_end(&mut out).await?;
             } else {
+                if let Some(follow) = &mut self.follow {
+                    follow.replaced_at = None;
+                    follow.is_last_read = false;
+                }
                 self.lines.push(&block, &mut out)?;
             }
             if !out.is_empty() {
@@ -257,113 +277,115 @@ impl Reader {
             self.is_over = true;
             return Ok(());
         };
-        if !self.is_at_live {
-            // A missed file is complete.
+        let at_end = follow
+            .wait(&self.path, &self.current, !self.queue.is_empty())
+            .await?;
+        match at_end {
+            AtEnd::ReadMore => return Ok(()),
+            AtEnd::NextFile | AtEnd::Over => {}
+        }
+        // Also at the container's end: a live file may be rotated away and no new one made.
+        if self.queue.is_empty() {
+            self.find_next().await?;
+        }
+        if !self.queue.is_empty() {
+            return self.advance(out);
+        }
+        if matches!(at_end, AtEnd::Over) {
             self.lines.finish(out)?;
-            return self.begin_next();
+            self.is_over = true;
         }
-        match follow.wait(&self.path, &self.live).await? {
-            AtEnd::ReadMore => Ok(()),
-            AtEnd::Over => {
-                self.lines.finish(out)?;
-                self.is_over = true;
-                Ok(())
-            }
-            AtEnd::NextFile => {
-                if self.find_next().await? {
-                    self.lines.finish(out)?;
-                    self.begin_next()?;
+        Ok(())
+    }
+
+    /// Opens what was rotated away after our file, and the file that is live now. There is nothing
+    /// where the live file is still ours, or a rotation is just going on.
+    async fn find_next(&mut self) -> Result<(), Error> {
+        let (path, current, known) = (self.path.clone(), self.current.clone(), self.known.clone());
+        let (queue, known) = blocking(move || find_after(&path, &current, &known)).await?;
+        if !queue.is_empty() {
+            self.queue = queue;
+            self.known = known;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.lines.finish(out)?;
+        while let Some(next) = self.queue.pop_front() {
+            match next {
+                Next::Removed => self.lines.note(MISSING, clock::wall_now(), out),
+                Next::File(file) => {
+                    self.source = Some(file.source());
+                    self.current = file;
+                    if let Some(follow) = &mut self.follow {
+                        follow.notices = None;
+                        follow.replaced_at = None;
+                        follow.is_closed = false;
+                        follow.is_last_read = false;
+                    }
+                    return Ok(());
                 }
-                Ok(())
             }
         }
-    }
-
-    /// Opens the file that is live now, and what was rotated away between ours and that one; false
-    /// where another rotation is just going on.
-    async fn find_next(&mut self) -> Result<bool, Error> {
-        let (path, read) = (self.path.clone(), self.live.identity);
-        let known = self.live.rotated.clone();
-        let found = blocking(move || match open_live(&path) {
-            Ok(live) => Ok(Some((
-                open_missed(&path, read, &known, &live.rotated),
-                live,
-            ))),
-            Err(Error::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        })
-        .await?;
-        let Some((missed, live)) = found else {
-            return Ok(false);
-        };
-        self.missed = missed;
-        self.live = live;
-        self.is_at_live = false;
-        if let Some(follow) = &mut self.follow {
-            follow.notices = None;
-            follow.replaced_at = None;
-            follow.is_closed = false;
-            follow.is_last_read = false;
-        }
-        Ok(true)
-    }
-
-    fn begin_next(&mut self) -> Result<(), Error> {
-        self.source = match self.missed.pop_front() {
-            Some(missed) => Some(missed),
-            None => {
-                self.is_at_live = true;
-                let live = self.live.file.try_clone().map_err(|source| Error::Open {
-                    path: self.path.clone(),
-                    source,
-                })?;
-                Some(Box::new(live))
-            }
-        };
         Ok(())
     }
 }
 
 impl Follow {
-    /// The file is read to its end for now: what next?
-    async fn wait(&mut self, path: &Path, live: &LiveFile) -> Result<AtEnd, Error> {
+    /// The file is read to its end for now: what next? `has_next`: what follows it is known already.
+    async fn wait(
+        &mut self,
+        path: &Path,
+        current: &LogFile,
+        has_next: bool,
+    ) -> Result<AtEnd, Error> {
         let failed = |source| Error::Watch {
             path: path.to_owned(),
             source,
         };
-        let is_replaced = || identity_at(path).is_some_and(|found| found != live.identity);
         let Some(notices) = &mut self.notices else {
             // Watched from here on; what was written before is read after.
             let folder = path.parent().unwrap_or(Path::new("/"));
-            self.notices = Some(Notices::new(folder, &live.file).map_err(failed)?);
+            self.notices = Some(Notices::new(folder, &current.file).map_err(failed)?);
             if let Some(ended) = &mut self.ended
                 && futures::poll!(ended.as_mut()).is_ready()
             {
                 self.ended = None;
                 self.ended_at = Some(Instant::now());
             }
-            let is_late = self.ended.is_none() || is_replaced();
-            self.close_within = if is_late { CLOSED_BEFORE } else { CLOSE_WITHIN };
             return Ok(AtEnd::ReadMore);
         };
         let now = Instant::now();
-        let (since, then) = if is_replaced() {
+        let is_replaced =
+            has_next || identity_at(path).is_some_and(|found| found != current.identity);
+        let (since, limit, then) = if is_replaced {
             let since = *self.replaced_at.get_or_insert(now);
-            (Some(since), AtEnd::NextFile)
+            (Some(since), LET_GO_WITHIN, AtEnd::NextFile)
         } else {
-            (self.ended_at, AtEnd::Over)
+            (self.ended_at, CLOSE_WITHIN, AtEnd::Over)
         };
         let mut look_again = now + LOOK_AGAIN;
         if let Some(since) = since {
-            let complete_at = since + self.close_within;
-            if self.is_closed || now >= complete_at {
+            let (is_complete, limit) = match writer::has_writer(&current.file) {
+                Some(has_writer) => (!has_writer, limit),
+                None => (self.is_closed, CLOSE_WITHIN),
+            };
+            if is_complete {
                 if self.is_last_read {
                     return Ok(then);
                 }
                 self.is_last_read = true;
                 return Ok(AtEnd::ReadMore);
             }
+            let complete_at = since + limit;
+            if now >= complete_at {
+                return Ok(then);
+            }
             look_again = look_again.min(complete_at);
+            if self.is_closed {
+                look_again = look_again.min(now + CLOSING);
+            }
         }
         let has_ended = async {
             match &mut self.ended {
@@ -407,71 +429,132 @@ fn identity_at(path: &Path) -> Option<Identity> {
         .map(|metadata| identity_of(&metadata))
 }
 
-/// Opens the live file together with the list of what is rotated beside it, both of one moment.
-fn open_live(path: &Path) -> Result<LiveFile, Error> {
+impl LogFile {
+    fn new(file: File, is_compressed: bool) -> io::Result<Self> {
+        Ok(Self {
+            identity: identity_of(&file.metadata()?),
+            file: Arc::new(file),
+            is_compressed,
+        })
+    }
+
+    fn source(&self) -> Source {
+        if self.is_compressed {
+            Box::new(MultiGzDecoder::new(self.file.clone()))
+        } else {
+            Box::new(self.file.clone())
+        }
+    }
+
+    /// Whether `rotated` is this file, or what became of it by compressing: that begins with the
+    /// same lines, each with its time.
+    fn is_in(&self, rotated: &Self) -> io::Result<bool> {
+        if self.identity == rotated.identity || !rotated.is_compressed {
+            return Ok(self.identity == rotated.identity);
+        }
+        let mut ours = vec![0; BLOCK];
+        let length = self.file.read_at(&mut ours, 0)?;
+        ours.truncate(length);
+        let mut theirs = Vec::new();
+        rotated
+            .source()
+            .take(BLOCK as u64)
+            .read_to_end(&mut theirs)?;
+        (&*rotated.file).rewind()?;
+        Ok(ours == theirs)
+    }
+}
+
+/// Opens the live file; with it the rotations beside it, which are older.
+fn open_live(path: &Path) -> Result<(LogFile, BTreeSet<String>), Error> {
+    let mut tries = 1;
+    loop {
+        let (live, rotated) = look(path)?;
+        if let Some(live) = live {
+            return Ok((live, rotated));
+        }
+        // Renamed away, and the runtime has not opened the new one yet.
+        if tries == OPEN_TRIES {
+            return Err(Error::Open {
+                path: path.to_owned(),
+                source: io::ErrorKind::NotFound.into(),
+            });
+        }
+        tries += 1;
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// The live file, where there is one, and what is rotated beside it, both of one moment.
+fn look(path: &Path) -> Result<(Option<LogFile>, BTreeSet<String>), Error> {
     let failed = |source| Error::Open {
         path: path.to_owned(),
         source,
     };
-    let mut tries = 0;
+    let mut before = rotate::rotations_of(path).map_err(failed)?;
+    // Each further turn means that one more rotation fell in between.
     loop {
-        tries += 1;
-        let before = rotate::rotations_of(path);
-        let file = match File::open(path) {
-            Ok(file) => file,
-            // Renamed away, and the runtime has not opened the new one yet.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < OPEN_TRIES => {
-                std::thread::park_timeout(Duration::from_millis(20));
-                continue;
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        let rotated = rotate::rotations_of(path);
-        if rotated == before || tries == OPEN_TRIES {
-            let identity = identity_of(&file.metadata().map_err(failed)?);
-            return Ok(LiveFile {
-                identity,
-                file,
-                rotated,
-            });
+        let live = open_if_there(path, false).map_err(failed)?;
+        let rotated = rotate::rotations_of(path).map_err(failed)?;
+        if rotated == before {
+            return Ok((live, rotated));
         }
+        before = rotated;
     }
 }
 
-/// The files that were rotated away after the one that was `read`, oldest first, opened. Of the
-/// rotations that are there `now` and were not `known` when that one was opened, the first is that
-/// one itself.
-fn open_missed(
+/// What follows `current`, oldest first; with it the rotations that are older than the last of that.
+/// `known` are those that are older than `current`.
+fn find_after(
     path: &Path,
-    read: Identity,
+    current: &LogFile,
     known: &BTreeSet<String>,
-    now: &BTreeSet<String>,
-) -> VecDeque<Source> {
-    let mut newer = now.difference(known);
-    let mut missed = VecDeque::new();
-    if let Some(first) = newer.next() {
-        let plain = rotate::rotated_path(path, first);
-        // Where it is not, somebody removed our file without rotating it.
-        if identity_at(&plain).is_some_and(|found| found != read) {
-            missed.extend(open_rotated(path, first));
+) -> Result<(VecDeque<Next>, BTreeSet<String>), Error> {
+    let (live, mut rotated) = look(path)?;
+    let mut queue = VecDeque::new();
+    let mut is_current_found = false;
+    for name in rotated.difference(known) {
+        let plain = rotate::rotated_path(path, name);
+        let failed = |source| Error::Open {
+            path: plain.clone(),
+            source,
+        };
+        match open_rotated(&plain).map_err(failed)? {
+            Some(file) if current.is_in(&file).map_err(failed)? => is_current_found = true,
+            Some(file) => queue.push_back(Next::File(file)),
+            None if matches!(queue.back(), Some(Next::Removed)) => {}
+            None => queue.push_back(Next::Removed),
         }
     }
-    missed.extend(newer.filter_map(|name| open_rotated(path, name)));
-    missed
+    // Rotation removes the oldest first: others between ours and the oldest here may be gone too.
+    if !is_current_found && matches!(queue.front(), Some(Next::File(_))) {
+        queue.push_front(Next::Removed);
+    }
+    match live {
+        Some(live) if live.identity == current.identity => {}
+        Some(live) => queue.push_back(Next::File(live)),
+        // The last one opened is itself a rotated one.
+        None => {
+            rotated.pop_last();
+        }
+    }
+    Ok((queue, rotated))
 }
 
-fn open_rotated(path: &Path, rotation: &str) -> Option<Source> {
-    let plain = rotate::rotated_path(path, rotation);
-    if let Ok(file) = File::open(&plain) {
-        return Some(Box::new(file));
+/// None where it was removed. Compressing removes the plain file only when the compressed one is
+/// there.
+fn open_rotated(plain: &Path) -> io::Result<Option<LogFile>> {
+    match open_if_there(plain, false)? {
+        Some(file) => Ok(Some(file)),
+        None => open_if_there(&rotate::compressed_path(plain), true),
     }
-    // Compressing removes the plain file only when the compressed one is there.
-    match File::open(rotate::compressed_path(&plain)) {
-        Ok(file) => Some(Box::new(flate2::read::MultiGzDecoder::new(file))),
-        Err(error) => {
-            tracing::warn!(path = %plain.display(), %error, "a rotated log file was removed before a follower read it");
-            None
-        }
+}
+
+fn open_if_there(path: &Path, is_compressed: bool) -> io::Result<Option<LogFile>> {
+    match File::open(path) {
+        Ok(file) => LogFile::new(file, is_compressed).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

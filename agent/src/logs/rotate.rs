@@ -3,8 +3,9 @@
 //! Beside a live file `0.log` stand its rotations, `0.log.<YYYYMMDD-hhmmss>` in local time: the
 //! newest plain (its readers may still be at it), older ones compressed as `….gz`. A rotation first
 //! tidies those up, then renames the live file and asks the runtime to open a new one. The writer
-//! keeps the renamed file until it has the new one, so no line is lost; no rename ever replaces a
-//! file.
+//! keeps the renamed file until it has the new one, so no line is lost: no rename ever replaces a
+//! file, and a file that still has a writer is not compressed (a runtime that failed to open a new
+//! file may not have let go of the old one).
 //!
 //! [`plan`] is pure; [`Task`] carries it out over all running containers at each interval. What fails
 //! is logged and tried again at the next.
@@ -15,6 +16,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{StreamExt as _, future::BoxFuture};
@@ -23,6 +25,7 @@ use rustix::fs::{CWD, RenameFlags};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::writer;
 use crate::{
     config::LogSettings,
     cri,
@@ -31,6 +34,11 @@ use crate::{
 
 const COMPRESSED: &str = ".gz";
 const TEMPORARY: &str = ".tmp";
+
+/// Looks at a file that still has a writer, before it is left for the next rotation: a process that
+/// the runtime is just starting has a copy of the descriptor for a moment.
+const WRITER_LOOKS: usize = 5;
+const WRITER_LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A container whose log is looked after.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,16 +122,20 @@ pub fn plan(base: &str, names: &[String], max_files: usize) -> Tidy {
 }
 
 /// The suffixes of a live file's rotations, oldest first: plain and compressed are one.
-pub(super) fn rotations_of(live: &Path) -> BTreeSet<String> {
-    let Some((base, names)) = beside(live).ok().flatten() else {
-        return BTreeSet::new();
+pub(super) fn rotations_of(live: &Path) -> io::Result<BTreeSet<String>> {
+    let (base, names) = match beside(live) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(BTreeSet::new()),
+        // The whole folder was removed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error),
     };
-    names
+    Ok(names
         .iter()
         .filter_map(|name| name.strip_prefix(&base)?.strip_prefix('.'))
         .filter(|suffix| !suffix.is_empty() && !suffix.ends_with(TEMPORARY))
         .map(|suffix| suffix.strip_suffix(COMPRESSED).unwrap_or(suffix).to_owned())
-        .collect()
+        .collect())
 }
 
 pub(super) fn rotated_path(live: &Path, rotation: &str) -> PathBuf {
@@ -314,8 +326,22 @@ fn tidy(live: &Path, max_files: usize) -> Result<(), Error> {
     }
     for name in tidy.compress {
         let path = folder.join(name);
-        compress(&path).map_err(|source| Error::Compress { path, source })?;
+        compress_complete(&path).map_err(|source| Error::Compress { path, source })?;
     }
+    Ok(())
+}
+
+/// Compresses a file that nobody writes to any more; leaves another as it is.
+fn compress_complete(plain: &Path) -> io::Result<()> {
+    let file = fs::File::open(plain)?;
+    for _ in 0..WRITER_LOOKS {
+        // Where the file system cannot tell, the runtime's word counts, that it opened a new file.
+        if writer::has_writer(&file) != Some(true) {
+            return compress(plain);
+        }
+        std::thread::park_timeout(WRITER_LOOK_PAUSE);
+    }
+    tracing::warn!(path = %plain.display(), "rotated log file still has a writer; not compressed");
     Ok(())
 }
 

@@ -12,6 +12,9 @@ use crate::logs::rotate::{
 
 const SOON: Duration = Duration::from_secs(20);
 
+/// A number of files at which rotation removes none: each line can be read.
+const ALL_FILES: usize = 1_000_000;
+
 /// A stream whose first item tells what became of opening.
 fn read(
     path: PathBuf,
@@ -201,7 +204,10 @@ async fn following_across_rotations_loses_and_doubles_nothing() {
     let path = dir.path().join("0.log");
     let writer = Writer::new(&path);
     let (ended_tx, ended) = life();
-    let stream = read(path.clone(), following(), ended);
+    let mut stream = Box::pin(read(path.clone(), following(), ended));
+    // A follower begins with the file that is live when it opens the log: here the first.
+    writer.write(1);
+    let mut all = stream.next().await.unwrap().unwrap().to_vec();
 
     let busy = writer.clone();
     let writing = tokio::task::spawn_blocking(move || {
@@ -213,34 +219,116 @@ async fn following_across_rotations_loses_and_doubles_nothing() {
         let mut round = 0;
         while writer.written() < LINES {
             round += 1;
-            look_after(&log_at(&path), 4096, 4, &writer.reopen(), second(round))
-                .await
-                .unwrap();
+            look_after(
+                &log_at(&path),
+                4096,
+                ALL_FILES,
+                &writer.reopen(),
+                second(round),
+            )
+            .await
+            .unwrap();
             tokio::task::yield_now().await;
         }
         ended_tx.send_replace(true);
         writer.close();
-        round
     };
     let reading = async {
-        // Every file from the first on is wanted, so the reader must keep up with the removal of
-        // old ones: the pace of the rotations is the pace of compressing.
-        let mut all = Vec::new();
-        let mut stream = Box::pin(stream);
         while let Some(piece) = stream.next().await {
             all.extend_from_slice(&piece.unwrap());
         }
-        all
     };
-    let (_, _, all) = timeout(SOON * 3, futures::future::join3(writing, rotating, reading))
+    timeout(SOON * 3, futures::future::join3(writing, rotating, reading))
         .await
+        .unwrap()
+        .0
         .unwrap();
     let all = numbers(&all);
-    assert!(
-        all.windows(2).all(|pair| pair[0] < pair[1]),
-        "in order, none doubled"
-    );
+    let wrong = all.iter().zip(0..).find(|(found, line)| *found != line);
+    assert_eq!(wrong, None, "the first line that is not in its place");
     assert_eq!(all.len(), writer.written());
+}
+
+/// What else comes from a stream whose container has ended.
+async fn rest_of(stream: impl Stream<Item = Result<Bytes, Error>>) -> String {
+    let pieces: Vec<_> = timeout(SOON, stream.try_collect()).await.unwrap().unwrap();
+    String::from_utf8(pieces.concat()).unwrap()
+}
+
+#[tokio::test]
+async fn a_follower_is_told_of_files_that_were_removed_before_it_read_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("0.log");
+    let writer = Writer::new(&path);
+    writer.write(1);
+    let (ended_tx, ended) = life();
+    let mut stream = Box::pin(read(path.clone(), following(), ended));
+    assert_eq!(stream.next().await.unwrap().unwrap(), "0\n");
+    writer.write(1);
+    for round in 0..6 {
+        look_after(&log_at(&path), 1, 4, &writer.reopen(), second(round))
+            .await
+            .unwrap();
+        writer.write(2);
+    }
+    ended_tx.send_replace(true);
+    writer.close();
+    // Its own file is read to the end though it is removed; then come the two compressed ones, the
+    // plain one and the live one.
+    assert_eq!(
+        rest_of(stream).await,
+        format!("1\n{MISSING}\n6\n7\n8\n9\n10\n11\n12\n13\n")
+    );
+}
+
+#[tokio::test]
+async fn a_rotated_file_that_the_runtime_still_writes_to_is_read_until_it_lets_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("0.log");
+    let writer = Writer::new(&path);
+    writer.write(1);
+    let (ended_tx, ended) = life();
+    let mut stream = Box::pin(read(path.clone(), following(), ended));
+    assert_eq!(stream.next().await.unwrap().unwrap(), "0\n");
+    look_after(&log_at(&path), 1, ALL_FILES, &writer.reopen(), second(0))
+        .await
+        .unwrap();
+    writer.write(1);
+    // Between the second rotation's new file and the runtime's use of it.
+    fs::rename(&path, rotate::rotated_path(&path, "29990101-000000")).unwrap();
+    fs::write(&path, "").unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap(), "1\n");
+    let rest = async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            writer.write(1);
+        }
+        writer.open();
+        writer.write(1);
+        ended_tx.send_replace(true);
+        writer.close();
+    };
+    let (rest, ()) = futures::future::join(rest_of(stream), rest).await;
+    assert_eq!(rest, "2\n3\n4\n5\n");
+}
+
+#[tokio::test]
+async fn what_was_rotated_last_is_read_though_no_new_file_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("0.log");
+    let writer = Writer::new(&path);
+    writer.write(1);
+    let (ended_tx, ended) = life();
+    let mut stream = Box::pin(read(path.clone(), following(), ended));
+    assert_eq!(stream.next().await.unwrap().unwrap(), "0\n");
+    look_after(&log_at(&path), 1, ALL_FILES, &writer.reopen(), second(0))
+        .await
+        .unwrap();
+    writer.write(1);
+    fs::rename(&path, rotate::rotated_path(&path, "29990101-000000")).unwrap();
+    ended_tx.send_replace(true);
+    writer.close();
+    assert_eq!(rest_of(stream).await, "1\n");
 }
 
 #[derive(Clone, Debug)]
@@ -284,7 +372,7 @@ proptest! {
                     Step::Rotate => {
                         rotations += 1;
                         let log = log_at(&path);
-                        look_after(&log, 1, 99, &writer.reopen(), second(rotations)).await.unwrap();
+                        look_after(&log, 1, ALL_FILES, &writer.reopen(), second(rotations)).await.unwrap();
                     }
                     Step::Read => {
                         if numbers(&all).len() < writer.written() {

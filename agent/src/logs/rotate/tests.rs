@@ -1,7 +1,6 @@
 use std::{
     io::{Read as _, Write as _},
     sync::Mutex,
-    time::Duration,
 };
 
 use rstest::rstest;
@@ -114,7 +113,7 @@ pub(crate) fn log_at(path: &Path) -> RunningLog {
 /// The numbers in all files of the log, oldest first.
 fn numbers(live: &Path) -> Vec<usize> {
     let mut text = String::new();
-    for rotation in rotations_of(live) {
+    for rotation in rotations_of(live).unwrap() {
         let plain = rotated_path(live, &rotation);
         match fs::read_to_string(&plain) {
             Ok(content) => text.push_str(&content),
@@ -149,6 +148,7 @@ async fn keeps_every_line_and_no_more_files_than_asked_for() {
     writer.write(1);
     assert_eq!(numbers(&live), (25..46).collect::<Vec<_>>());
     let compressed = rotations_of(&live)
+        .unwrap()
         .iter()
         .filter(|rotation| compressed_path(&rotated_path(&live, rotation)).exists())
         .count();
@@ -188,7 +188,7 @@ async fn a_runtime_that_does_not_open_a_new_file_keeps_the_old_one() {
     assert!(matches!(error, Error::Reopen { .. }), "{error}");
     writer.write(1);
     assert_eq!(numbers(&live), (0..11).collect::<Vec<_>>());
-    assert_eq!(rotations_of(&live).len(), 0);
+    assert_eq!(rotations_of(&live).unwrap().len(), 0);
 }
 
 #[tokio::test]
@@ -207,6 +207,38 @@ async fn a_new_file_is_not_replaced_when_the_runtime_fails_after_making_it() {
         .await
         .unwrap_err();
     assert_eq!(numbers(&live), (0..11).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn lines_of_a_writer_that_has_not_let_go_of_a_rotated_file_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let live = dir.path().join("0.log");
+    let rotated = rotated_path(&live, "20200101-000000");
+    let writer = Writer::new(&live);
+    writer.write(10);
+    // The runtime made a new file, and failed before it used it.
+    fs::rename(&live, &rotated).unwrap();
+    fs::write(&live, "").unwrap();
+    let late = writer.clone();
+    let keeps_old: Reopen = Arc::new(move |_| {
+        late.write(1);
+        Box::pin(async { Err("deadline".into()) })
+    });
+    for round in 0..2 {
+        look_after(&log_at(&live), 0, 9, &keeps_old, second(round))
+            .await
+            .unwrap_err();
+        assert!(rotated.exists());
+    }
+    look_after(&log_at(&live), 0, 9, &writer.reopen(), second(2))
+        .await
+        .unwrap();
+    writer.write(1);
+    look_after(&log_at(&live), 0, 9, &writer.reopen(), second(3))
+        .await
+        .unwrap();
+    assert!(!rotated.exists(), "compressed once the writer has let go");
+    assert_eq!(numbers(&live), (0..13).collect::<Vec<_>>());
 }
 
 #[tokio::test]
