@@ -113,7 +113,8 @@ impl Task {
         });
     }
 
-    /// Everything of every pod, once nothing runs any more and nothing will.
+    /// Everything of every pod, once no worker is left: also of pods that had none, because their
+    /// manifests went while no agent ran.
     pub(super) fn sweep(&mut self) {
         let (collector, context) = (self.deps.collector.clone(), self.deps.context.clone());
         self.jobs.spawn(async move {
@@ -123,12 +124,20 @@ impl Task {
                 finished: &none,
                 are_sources_ready: true,
             };
+            let running = context.pleg.cache().all();
+            for pod in running.iter().filter(|pod| pod.is_running()) {
+                if let Err(error) = kill_orphan(&context.runtime, pod).await {
+                    tracing::warn!(pod = %pod.key, %error, "An unknown pod could not be stopped");
+                }
+                read_again(&context, &pod.uid).await;
+            }
             let pods = context.pleg.cache().all();
             let (changed, errors) = collector.collect(&pods, &of, clock::wall_now()).await;
             report(&errors);
             for uid in changed {
                 read_again(&context, &uid).await;
             }
+            clean_unknown(&context, &none).await;
             Job::Swept
         });
     }
@@ -166,35 +175,7 @@ impl Task {
         );
         let active: Vec<Pod> = self.workers.active().collect();
         self.jobs.spawn(async move {
-            let mut failed = 0;
-            let orphans = context
-                .volumes
-                .orphans(known.clone())
-                .await
-                .unwrap_or_else(|error| {
-                    tracing::warn!(error = %chain(&error), "The pods' folders cannot be read");
-                    Vec::new()
-                });
-            #[expect(clippy::cast_precision_loss, reason = "a handful")]
-            metrics::ORPHAN_POD_CLEANED.set(orphans.len() as f64, &[]);
-            for uid in orphans {
-                if let Err(error) = context.volumes.tear_down(&uid).await {
-                    failed += 1;
-                    tracing::warn!(%uid, %error, "A folder of an unknown pod could not be removed");
-                }
-            }
-            metrics::ORPHAN_POD_CLEANED_ERRORS.set(f64::from(failed), &[]);
-            match context.cgroups.pod_uids().await {
-                Ok(uids) => {
-                    for uid in uids.iter().filter(|uid| !known.contains(*uid)) {
-                        if let Err(error) = context.cgroups.remove_pod(uid).await {
-                            let error = chain(&error);
-                            tracing::warn!(%uid, %error, "A cgroup of an unknown pod stays");
-                        }
-                    }
-                }
-                Err(error) => tracing::warn!(error = %chain(&error), "Cgroups cannot be read"),
-            }
+            clean_unknown(&context, &known).await;
             // CGRP-10: refused while pods use more; tried again at the next whole pass.
             if is_full && let Err(error) = context.cgroups.enforce_allocatable().await {
                 tracing::warn!(error = %chain(&error), "The limits of all pods stay as they are");
@@ -260,6 +241,39 @@ fn count(of: usize) -> f64 {
 fn report(errors: &[gc::Error]) {
     for error in errors {
         tracing::warn!(error = %chain(error), "Something dead could not be removed");
+    }
+}
+
+/// Folders and cgroups of all pods but the known ones.
+async fn clean_unknown(context: &Context, known: &HashSet<PodUid>) {
+    let mut failed = 0;
+    let orphans = context
+        .volumes
+        .orphans(known.clone())
+        .await
+        .unwrap_or_else(|error| {
+            tracing::warn!(error = %chain(&error), "The pods' folders cannot be read");
+            Vec::new()
+        });
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    metrics::ORPHAN_POD_CLEANED.set(orphans.len() as f64, &[]);
+    for uid in orphans {
+        if let Err(error) = context.volumes.tear_down(&uid).await {
+            failed += 1;
+            tracing::warn!(%uid, %error, "A folder of an unknown pod could not be removed");
+        }
+    }
+    metrics::ORPHAN_POD_CLEANED_ERRORS.set(f64::from(failed), &[]);
+    match context.cgroups.pod_uids().await {
+        Ok(uids) => {
+            for uid in uids.iter().filter(|uid| !known.contains(*uid)) {
+                if let Err(error) = context.cgroups.remove_pod(uid).await {
+                    let error = chain(&error);
+                    tracing::warn!(%uid, %error, "A cgroup of an unknown pod stays");
+                }
+            }
+        }
+        Err(error) => tracing::warn!(error = %chain(&error), "Cgroups cannot be read"),
     }
 }
 
