@@ -16,6 +16,7 @@
 //! | `index` | cgroup id -> container -> pod |
 //! | `deaths` | what the kernel said of exits, laid over what the runtime says, and compared |
 //! | `diff` | two pictures of a pod -> events (pure) |
+//! | `message` | a container's termination message |
 //! | `read` | one pod from the runtime, re-using what cannot have changed |
 //! | `awaiting` | exits whose record the runtime does not have yet: when to look again |
 //! | `suspects` | what a listing found otherwise than the cache, until it is explained |
@@ -26,6 +27,7 @@ mod cache;
 mod deaths;
 mod diff;
 mod index;
+mod message;
 mod read;
 mod suspects;
 mod task;

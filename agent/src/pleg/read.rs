@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::message;
 use crate::{
     cri::{self, ListedPod, ListedState},
     types::{
@@ -63,7 +64,11 @@ pub(super) async fn container(
     id: &ContainerId,
     sandbox: &SandboxId,
 ) -> Result<Option<Container>, cri::Error> {
-    found(client.container_status(id, sandbox).await)
+    let mut container = found(client.container_status(id, sandbox).await)?;
+    if let Some(container) = &mut container {
+        message::add(container).await;
+    }
+    Ok(container)
 }
 
 fn found<T>(answer: Result<T, cri::Error>) -> Result<Option<T>, cri::Error> {
