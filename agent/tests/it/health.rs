@@ -125,3 +125,52 @@ async fn a_containerd_of_the_agents_own_that_dies_is_started_again() {
     assert_eq!(node.container("web", "app").await.restart_count, 0);
     node.down().await;
 }
+
+#[tokio::test]
+async fn metrics_have_the_kubelets_names_and_skeps_own() {
+    let node = Node::builder().max_restart_period("1s").up().await;
+    node.write("web.yaml", yaml::pod("web").container("app", STAY));
+    node.until_running("web").await;
+    node.kill_main("web", "app", Signal::KILL).await;
+    node.until("it runs again", SOON, |pods| {
+        (pods.running("web", "app")?.restart_count == 1).then_some(())
+    })
+    .await;
+    assert_eq!(node.metric("kubelet_started_pods_total", &[]).await, 1.0);
+    assert_eq!(
+        node.metric(
+            "kubelet_started_containers_total",
+            &[("container_type", "container")]
+        )
+        .await,
+        2.0
+    );
+    node.until_true("the gauge follows", SOON, async || {
+        node.metric("kubelet_desired_pods", &[("static", "true")])
+            .await
+            == 1.0
+    })
+    .await;
+    assert!(node.metric("skep_kernel_events_total", &[]).await > 0.0);
+    assert_eq!(node.metric("skep_kernel_events_lost_total", &[]).await, 0.0);
+    assert!(node.metric("skep_event_to_sync_seconds_count", &[]).await > 0.0);
+    assert!(node.metric("skep_runtime_lag_seconds_count", &[]).await > 0.0);
+    let (status, text) = node.page("/metrics").await;
+    assert_eq!(status, 200);
+    for name in [
+        "kubelet_pleg_relist_duration_seconds_count",
+        "kubelet_pleg_last_seen_seconds",
+        "kubelet_pod_worker_duration_seconds_count",
+        "kubelet_pod_start_duration_seconds_count",
+        "kubelet_runtime_operations_total",
+        "kubelet_runtime_operations_duration_seconds_count",
+        "kubelet_running_pods",
+        "kubelet_running_containers",
+        "skep_pleg_listings_total",
+        "skep_pleg_rereads_total",
+    ] {
+        let is_there = |line: &str| line.starts_with(name);
+        assert!(text.lines().any(is_there), "{name} is missing");
+    }
+    node.down().await;
+}

@@ -14,6 +14,7 @@ mod commands;
 mod distribution;
 mod health;
 mod init;
+mod logs;
 mod modes;
 mod oom;
 mod pods;

@@ -84,6 +84,12 @@ async fn pods_start_restart_end_and_go(#[case] mode: &str) {
 }
 
 #[tokio::test]
+async fn run_does_as_up_does() {
+    let node = Node::builder().run().max_restart_period("1s").up().await;
+    behaves(node, "kernel").await;
+}
+
+#[tokio::test]
 async fn an_overflow_of_the_kernels_buffer_is_made_up_for() {
     let node = Node::builder().ring_bytes(4096).up().await;
     for number in 0..4 {

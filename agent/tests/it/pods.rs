@@ -398,3 +398,38 @@ async fn limits_and_requests_are_in_the_cgroups() {
     }
     node.down().await;
 }
+
+#[tokio::test]
+async fn a_pod_whose_sandbox_dies_gets_a_new_one() {
+    let node = Node::builder().max_restart_period("1s").up().await;
+    node.write("web.yaml", yaml::pod("web").container("app", STAY));
+    node.until_running("web").await;
+    let before = node.container_id("web", "app").await;
+    let listed = node.client.list_pods().await.unwrap();
+    let sandbox = listed[0].sandboxes[0].id.clone();
+    let pause = node.client.sandbox_pid(&sandbox).await.unwrap().unwrap();
+    crate::node::send(pause.try_into().unwrap(), rustix::process::Signal::KILL);
+    let after = node
+        .until("its container is a new one", SOON, |pods| {
+            let status = pods.running("web", "app")?;
+            let is_new = !status.container_id.as_ref()?.ends_with(before.as_str());
+            is_new.then(|| status.clone())
+        })
+        .await;
+    assert_eq!(after.restart_count, 1);
+    let changed = node.until_event("web", "SandboxChanged").await;
+    assert_eq!(
+        changed.message,
+        "Pod sandbox changed, it will be killed and re-created."
+    );
+    let listed = node.client.list_pods().await.unwrap();
+    let ready: Vec<_> = listed[0]
+        .sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.is_ready)
+        .collect();
+    assert_eq!(ready.len(), 1);
+    assert_ne!(ready[0].id, sandbox);
+    assert_eq!(node.relist().await.missed, Vec::<String>::new());
+    node.down().await;
+}

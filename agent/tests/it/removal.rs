@@ -92,3 +92,59 @@ async fn nothing_of_a_removed_pod_stays() {
     .await;
     node.down().await;
 }
+
+#[tokio::test]
+async fn pods_removed_while_they_start_leave_nothing() {
+    let node = Node::builder().up().await;
+    let delays = [0, 20, 60, 120, 200, 300, 450, 700].map(Duration::from_millis);
+    let start = Instant::now();
+    for number in 0..delays.len() {
+        let name = format!("p{number}");
+        let manifest = yaml::pod(&name)
+            .init("prepare", "true")
+            .container("app", STAY);
+        node.write(&format!("{name}.yaml"), manifest);
+    }
+    for (number, delay) in delays.into_iter().enumerate() {
+        // The delay is what is tested here.
+        tokio::time::sleep_until(start + delay).await;
+        node.remove_manifest(&format!("p{number}.yaml"));
+    }
+    node.until("all are gone", SOON, |pods| pods.0.is_empty().then_some(()))
+        .await;
+    node.until_true("nothing runs", SOON, async || {
+        let pods = node.client.list_pods().await.unwrap();
+        !pods.iter().any(|pod| {
+            let runs = |state| state == agent::cri::ListedState::Running;
+            pod.containers.iter().any(|container| runs(container.state))
+                || pod.sandboxes.iter().any(|sandbox| sandbox.is_ready)
+        })
+    })
+    .await;
+    node.down().await;
+}
+
+#[tokio::test]
+async fn down_while_pods_start_leaves_nothing() {
+    let node = Node::builder().up().await;
+    for number in 0..6 {
+        let name = format!("p{number}");
+        let manifest = yaml::pod(&name)
+            .init("prepare", "sleep 0.3")
+            .container("app", STAY);
+        node.write(&format!("{name}.yaml"), manifest);
+    }
+    node.until("one has begun", SOON, |pods| {
+        pods.0
+            .iter()
+            .any(|pod| {
+                pod.object
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.pod_ip.is_some())
+            })
+            .then_some(())
+    })
+    .await;
+    node.down().await;
+}

@@ -127,3 +127,41 @@ async fn of_two_files_with_one_pod_one_runs_and_the_other_is_named() {
     assert_eq!(node.container_id("web", "app").await, id);
     node.down().await;
 }
+
+#[tokio::test]
+async fn pods_come_from_an_address_as_well() {
+    use std::sync::{Arc, Mutex};
+
+    let served = Arc::new(Mutex::new(
+        yaml::pod("far").container("app", STAY).to_string(),
+    ));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/pods", listener.local_addr().unwrap());
+    let answer = served.clone();
+    let router = axum::Router::new().route(
+        "/pods",
+        axum::routing::get(async move || answer.lock().unwrap().clone()),
+    );
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
+    let node = Node::builder()
+        .run()
+        .args(&[
+            "--http-check-frequency=1s",
+            &format!("--manifest-url={url}"),
+        ])
+        .up()
+        .await;
+    node.write("near.yaml", yaml::pod("near").container("app", STAY));
+    node.until_running("far").await;
+    node.until_running("near").await;
+    let near = node.container_id("near", "app").await;
+    "no pod at all".clone_into(&mut served.lock().unwrap());
+    refused(&node, &url).await;
+    assert!(node.pods().await.running("far", "app").is_some());
+    *served.lock().unwrap() = yaml::pod("farther").container("app", STAY).to_string();
+    node.until_running("farther").await;
+    node.until_gone("far").await;
+    assert_eq!(node.container_id("near", "app").await, near);
+    node.down().await;
+}

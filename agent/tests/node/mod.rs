@@ -67,6 +67,7 @@ pub(crate) struct Builder {
     ring_bytes: u32,
     max_restart_period: String,
     args: Vec<String>,
+    config: serde_json::Value,
     env: Vec<(String, String)>,
     is_distributions: bool,
     has_runtime: bool,
@@ -103,6 +104,12 @@ impl Builder {
     /// Further arguments of `skep up` or `skep run`.
     pub(crate) fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|&arg| arg.to_owned()));
+        self
+    }
+
+    /// Further fields of the file of `skep run`.
+    pub(crate) fn config(mut self, fields: serde_json::Value) -> Self {
+        self.config = fields;
         self
     }
 
@@ -242,6 +249,7 @@ impl Builder {
             ring_bytes,
             max_restart_period,
             args,
+            config: fields,
             is_behind_proxy,
             ..
         } = self;
@@ -270,7 +278,7 @@ impl Builder {
             Start::Run => {
                 let file = node.dir.join("kubelet.yaml");
                 let period = serde_json::json!({"maxContainerRestartPeriod": max_restart_period});
-                let config = serde_json::json!({
+                let mut config = serde_json::json!({
                     "apiVersion": "kubelet.config.k8s.io/v1beta1",
                     "kind": "KubeletConfiguration",
                     "staticPodPath": node.manifests,
@@ -283,6 +291,9 @@ impl Builder {
                     "failSwapOn": false,
                     "crashLoopBackOff": period,
                 });
+                for (field, value) in fields.as_object().expect("is an object") {
+                    config[field] = value.clone();
+                }
                 fs::write(&file, config.to_string()).unwrap();
                 vec![
                     "run".into(),
@@ -347,6 +358,7 @@ impl Node {
             ring_bytes: 1 << 20,
             max_restart_period: "5m".to_owned(),
             args: Vec::new(),
+            config: serde_json::json!({}),
             env: Vec::new(),
             is_distributions: false,
             has_runtime: true,
