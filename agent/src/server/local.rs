@@ -46,6 +46,9 @@ use crate::{
     },
 };
 
+/// How long a log waits for the runtime's word where it lies; there is another way to know.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(2);
+
 #[derive(Clone)]
 struct Shared {
     links: Links,
@@ -164,11 +167,19 @@ async fn log_path(
 ) -> Result<PathBuf, Refusal> {
     // The sandbox is only copied into the answer.
     let sandbox = SandboxId::from("");
-    let asked = links.cri.container_status(&instance.id, &sandbox).await;
-    if let Ok(found) = &asked
-        && let Some(path) = &found.log_path
-    {
-        return Ok(path.into());
+    let asking = links.cri.container_status(&instance.id, &sandbox);
+    match tokio::time::timeout(RUNTIME_PATIENCE, asking).await {
+        Ok(Ok(found)) => {
+            if let Some(path) = found.log_path {
+                return Ok(path.into());
+            }
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%error, container = %instance.id, "The runtime does not tell a log's path");
+        }
+        Err(_) => {
+            tracing::debug!(container = %instance.id, "The runtime does not tell a log's path in time");
+        }
     }
     let (key, uid) = (record.pod.key(), record.pod.uid());
     let path = links
@@ -178,9 +189,6 @@ async fn log_path(
         .join(format!("{}.log", instance.restart));
     if tokio::fs::try_exists(&path).await.unwrap_or(false) {
         return Ok(path);
-    }
-    if let Err(error) = asked {
-        tracing::debug!(%error, container = %instance.id, "log asked for, runtime does not tell its path");
     }
     // Upstream's words (LOG-11).
     Err(Refusal::new(

@@ -329,6 +329,21 @@ async fn a_log_is_followed_until_the_container_has_stopped() {
     assert_eq!(end, None);
 }
 
+#[tokio::test]
+async fn a_log_is_shown_while_the_runtime_stands_still() {
+    let server = server().await;
+    // Takes connections and never says a word.
+    let socket = server.root.path().join("nowhere.sock");
+    let _silent = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    server.publish("web", RUNNING);
+    server.log_file("web", "2024-01-01T00:00:01Z stdout F one\n");
+    let asking = server
+        .client
+        .stream(Method::GET, "/v1/pods/default/web/log");
+    let mut log = timeout(SOON / 2, asking).await.unwrap().unwrap();
+    assert_eq!(log.next().await.unwrap().unwrap(), "one\n");
+}
+
 fn append(path: &Path, text: &str) {
     use std::io::Write as _;
     let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
