@@ -136,5 +136,6 @@ pub(super) fn sum_of_series(text: &str, name: &str, labels: &[(&str, &str)]) -> 
             let (_, value) = rest.rsplit_once(' ').expect("a series has a value");
             value.parse::<f64>().expect("a value is a number")
         })
-        .sum()
+        // A sum of nothing is -0.
+        .fold(0.0, |sum, value| sum + value)
 }
