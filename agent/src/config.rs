@@ -44,6 +44,15 @@ pub struct Config {
     pub gates: gates::Gates,
 }
 
+/// What the configuration takes from the machine.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// `uname -n`.
+    pub name: String,
+    /// CPUs online, for `podsPerCore`.
+    pub cpus: usize,
+}
+
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// `--hostname-override`, else `uname -n`; trimmed, lower case (CFG-25).

@@ -4,6 +4,7 @@
 
 use std::{ffi::OsString, path::Path};
 
+pub use super::Host;
 use super::{
     Config, Strictness, dropin, file, flags,
     settings::Settings,
@@ -14,15 +15,6 @@ use super::{
 
 /// The release whose behaviour is followed; kubeadm reads it off `--version`.
 pub const KUBERNETES_VERSION: &str = "v1.37.2";
-
-/// What the configuration takes from the machine.
-#[derive(Clone, Debug)]
-pub struct Host {
-    /// `uname -n`.
-    pub name: String,
-    /// CPUs online, for `podsPerCore`.
-    pub cpus: usize,
-}
 
 /// What the command line asks for.
 #[derive(Debug)]

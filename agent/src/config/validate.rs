@@ -17,10 +17,10 @@ use std::{
 use crate::types::duration::{GoDuration, MILLISECOND, SECOND};
 
 use super::{
-    CgroupDriver, CgroupSettings, Config, Dirs, DnsSettings, FileSource, GcSettings, HttpSource,
-    ImageSettings, LogSettings, NodeSettings, PlegMode, PlegSettings, ProcessSettings, Reserved,
-    RuntimeSettings, ServerSettings, SourceSettings, Strictness, SyncSettings, file, gates,
-    run::Host,
+    CgroupDriver, CgroupSettings, Config, Dirs, DnsSettings, FileSource, GcSettings, Host,
+    HttpSource, ImageSettings, LogSettings, NodeSettings, PlegMode, PlegSettings, ProcessSettings,
+    Reserved, RuntimeSettings, ServerSettings, SourceSettings, Strictness, SyncSettings, file,
+    gates,
     settings::{self, Settings},
 };
 use crate::types::quantity::Quantity;
