@@ -79,11 +79,11 @@ impl Cache {
 
     /// Waits until the view stands on a reading begun at `since` or later.
     pub async fn wait_newer_than(&self, uid: &PodUid, since: Instant) -> View {
-        let mut pod = self.slot(uid).subscribe();
+        let mut pod = self.subscribe(uid);
         let view = pod
             .wait_for(|view| view.observed_at.is_some_and(|at| at >= since))
             .await;
-        // The sender lives in the map as long as there is a receiver (see `forget_gone`).
+        // The sender lives in the map as long as there is a receiver (see `subscribe`).
         view.map_or_else(
             |_| View {
                 pod: nothing_of(uid),
@@ -96,7 +96,7 @@ impl Cache {
 
     /// Waits until the pod is known with that container in it.
     pub async fn wait_container(&self, uid: &PodUid, id: &ContainerId) -> SharedRuntimePod {
-        let mut pod = self.slot(uid).subscribe();
+        let mut pod = self.subscribe(uid);
         let view = pod.wait_for(|view| view.pod.container(id).is_some()).await;
         // As above.
         view.map_or_else(|_| nothing_of(uid), |view| view.pod.clone())
@@ -152,20 +152,32 @@ impl Cache {
     }
 
     fn slot(&self, uid: &PodUid) -> watch::Sender<View> {
-        let view = || View {
-            pod: nothing_of(uid),
-            observed_at: None,
-            error: None,
-        };
-        self.lock()
-            .entry(uid.clone())
-            .or_insert_with(|| watch::channel(view()).0)
-            .clone()
+        slot_in(&mut self.lock(), uid).clone()
+    }
+
+    /// Under the lock: between the slot and its receiver `forget_gone` would drop the slot, and
+    /// whoever waits would be told that the pod is nothing.
+    fn subscribe(&self, uid: &PodUid) -> watch::Receiver<View> {
+        slot_in(&mut self.lock(), uid).subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, watch::Sender<View>>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn slot_in<'a>(
+    pods: &'a mut HashMap<PodUid, watch::Sender<View>>,
+    uid: &PodUid,
+) -> &'a watch::Sender<View> {
+    pods.entry(uid.clone()).or_insert_with(|| {
+        watch::channel(View {
+            pod: nothing_of(uid),
+            observed_at: None,
+            error: None,
+        })
+        .0
+    })
 }
 
 fn is_empty(pod: &RuntimePod) -> bool {

@@ -64,20 +64,32 @@ impl Deaths {
             .is_some_and(|death| death.proof().is_some())
     }
 
+    /// Its main process ended for certain, or nothing of it is left.
+    pub(super) fn has_ended(&self, id: &ContainerId) -> bool {
+        self.containers
+            .get(id)
+            .is_some_and(|death| death.exit.is_some() || death.emptied_at.is_some())
+    }
+
     /// Keeps only containers for which `is_known` holds: removed ones cannot be asked about again.
     pub(super) fn retain(&mut self, is_known: impl Fn(&ContainerId) -> bool) {
         self.containers.retain(|id, _| is_known(id));
     }
 
     /// Lays the kernel's word over a reading, and keeps an exit that was already recorded: a
-    /// container never runs again, so a reading that says so is an older one.
+    /// container never runs again, so a reading that says so, or that still stands on the kernel's
+    /// word, is an older one.
     pub(super) fn lay_over(&self, reading: &mut RuntimePod, known: Option<&RuntimePod>) {
         for container in &mut reading.containers {
             let before = known.and_then(|known| known.container(&container.id));
-            if let (ContainerState::Running { .. }, Some(exit)) = (
-                &container.state,
-                before.and_then(|before| before.state.exit()),
-            ) && exit.witness == Witness::Runtime
+            let is_older = match &container.state {
+                ContainerState::Running { .. } => true,
+                ContainerState::Exited(exit) => exit.witness == Witness::Kernel,
+                ContainerState::Created | ContainerState::Unknown => false,
+            };
+            if let Some(exit) = before.and_then(|before| before.state.exit())
+                && is_older
+                && exit.witness == Witness::Runtime
             {
                 container.state = ContainerState::Exited(exit.clone());
             }

@@ -34,7 +34,7 @@ use crate::{
     types::{
         id::{ContainerId, PodUid, SandboxId},
         kernel::MemoryNews,
-        runtime::{Container, RuntimePod},
+        runtime::{Container, ContainerState, RuntimePod},
     },
 };
 
@@ -147,8 +147,8 @@ pub struct Task {
     started: HashMap<ContainerId, (PodUid, Instant)>,
 
     full: Option<Full>,
-    /// A listing that was asked for while another was under way.
-    next_full: Option<ListCause>,
+    /// Listings that were asked for while another was under way, each cause once.
+    next_full: VecDeque<ListCause>,
     list_at: Option<Instant>,
     /// Listings that follow a gap: what the runtime was behind with at the first one.
     follow_ups: VecDeque<Instant>,
@@ -199,7 +199,7 @@ impl Task {
             unlearned: VecDeque::new(),
             started: HashMap::new(),
             full: None,
-            next_full: None,
+            next_full: VecDeque::new(),
             list_at: None,
             follow_ups: VecDeque::new(),
             forced: Vec::new(),
@@ -258,7 +258,12 @@ impl Task {
                 self.forced.push(reply);
                 self.list(ListCause::Forced);
             }
-            Command::RuntimeAnswered => self.proved(),
+            Command::RuntimeAnswered => {
+                // Where listings are the source of news, only they prove that it works.
+                if matches!(self.mode, Some(PlegMode::Kernel | PlegMode::Stream)) {
+                    self.proved();
+                }
+            }
             Command::RuntimeReturned => {
                 self.failed.clear();
                 self.list(ListCause::Gap);
@@ -405,10 +410,10 @@ impl Task {
             .collect();
         for (id, uid) in late {
             self.started.remove(&id);
-            let is_known = self
-                .cache
-                .get(&uid)
-                .is_some_and(|pod| pod.container(&id).is_some());
+            let is_known = self.cache.get(&uid).is_some_and(|pod| {
+                pod.container(&id)
+                    .is_some_and(|container| container.state != ContainerState::Created)
+            });
             let is_sandbox = self
                 .cache
                 .get(&uid)
@@ -418,7 +423,13 @@ impl Task {
             }
         }
         for (id, end) in self.awaiting.take_untold(TELL_AFTER, now) {
-            self.tell_untold(&id, &end);
+            if end.is_sandbox || self.deaths.has_ended(&id) {
+                self.tell_untold(&id, &end);
+            } else {
+                // What ended was taken for its main process and was not: the runtime still says
+                // that it runs, and its cgroup is not empty.
+                self.awaiting.done(&id);
+            }
         }
         let missed = self.suspects.take_missed(now);
         if !missed.is_empty() {

@@ -108,3 +108,22 @@ fn a_container_that_never_ran_is_not_told_dead_by_its_set_up_process() {
     deaths.lay_over(&mut reading, None);
     assert_eq!(reading.containers[0].state, ContainerState::Created);
 }
+
+#[test]
+fn a_record_is_not_undone_by_a_reading_that_began_before_it() {
+    let deaths = died(KernelExit::Code(3), false);
+    let known = pod(recorded(3, "Error"));
+    for older in [
+        running(),
+        ContainerState::Exited(kernel_exit(
+            KernelExit::Code(3),
+            Mono(5),
+            None,
+            &Death::default(),
+        )),
+    ] {
+        let mut reading = pod(older);
+        deaths.lay_over(&mut reading, Some(&known));
+        assert_eq!(reading, known);
+    }
+}

@@ -37,8 +37,9 @@ pub struct KernelSource {
 /// Opens the source, or says in one line what is missing.
 pub type KernelOpener = Box<dyn Fn() -> Result<KernelSource, String> + Send + Sync>;
 
-/// Between two attempts to open the source again after it failed.
-const RETRY: Duration = Duration::from_secs(30);
+/// Between two attempts to open the source again after it failed, first and longest: an attempt
+/// costs a load of the programs, and what a machine lacks it seldom gets while it runs.
+const RETRY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
 /// The source while it is open, or why it is not.
 #[derive(Debug, Default)]
@@ -47,6 +48,8 @@ pub(super) struct Kernel {
     /// Why there is no source, for the health page.
     pub(super) missing: Option<String>,
     retry_at: Option<Instant>,
+    /// The wait before the last attempt.
+    waited: Option<Duration>,
 }
 
 impl Kernel {
@@ -64,6 +67,13 @@ impl Kernel {
             Some(source) => source.news.recv_many(news, most).await,
             None => std::future::pending().await,
         }
+    }
+
+    fn retry_later(&mut self) {
+        let (first, longest) = RETRY;
+        let wait = self.waited.map_or(first, |wait| (wait * 2).min(longest));
+        self.waited = Some(wait);
+        self.retry_at = Some(Instant::now() + wait);
     }
 
     pub(super) async fn close(&mut self) {
@@ -91,11 +101,14 @@ impl Task {
                 }
                 self.kernel.source = Some(source);
                 self.kernel.missing = None;
+                self.kernel.waited = None;
             }
             Err(why) => {
-                tracing::warn!(%why, "The kernel's events cannot be had");
+                if self.kernel.missing.as_ref() != Some(&why) {
+                    tracing::warn!(%why, "The kernel's events cannot be had");
+                }
                 self.kernel.missing = Some(why);
-                self.kernel.retry_at = Some(Instant::now() + RETRY);
+                self.kernel.retry_later();
             }
         }
     }
@@ -104,7 +117,7 @@ impl Task {
         if count == 0 {
             self.kernel.source = None;
             self.kernel.missing = Some("the reader of the kernel's events ended".to_owned());
-            self.kernel.retry_at = Some(Instant::now() + RETRY);
+            self.kernel.retry_later();
             self.choose_mode("the kernel's events ended");
             return;
         }

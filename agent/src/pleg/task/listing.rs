@@ -28,8 +28,10 @@ impl Task {
     /// one began before.
     pub(super) fn list(&mut self, cause: ListCause) {
         if self.full.is_some() {
-            if self.next_full != Some(ListCause::Forced) {
-                self.next_full = Some(cause);
+            // One cause does not stand for another: a gap's listing reads what differs, a forced
+            // one asks whether an event tells of it.
+            if !self.next_full.contains(&cause) {
+                self.next_full.push_back(cause);
             }
             return;
         }
@@ -185,7 +187,7 @@ impl Task {
     }
 
     fn start_next_listing(&mut self) {
-        if let Some(cause) = self.next_full.take() {
+        if let Some(cause) = self.next_full.pop_front() {
             self.list(cause);
         }
     }
@@ -212,7 +214,7 @@ impl Task {
         if self.full.is_some() || !self.suspects.is_empty() {
             return;
         }
-        if self.next_full == Some(ListCause::Forced) {
+        if self.next_full.contains(&ListCause::Forced) {
             return;
         }
         let Some(found) = self.last_forced.take() else {

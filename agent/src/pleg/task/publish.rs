@@ -23,6 +23,15 @@ impl Task {
         for sandbox in reading.sandboxes.iter().filter(|sandbox| !sandbox.is_ready) {
             self.awaiting.done(&ContainerId::from(sandbox.id.as_str()));
         }
+        // What is gone has no record to wait for.
+        self.awaiting.retain(|id, end| {
+            end.uid != reading.uid
+                || reading.container(id).is_some()
+                || reading
+                    .sandboxes
+                    .iter()
+                    .any(|sandbox| sandbox.id.as_str() == id.as_str())
+        });
         self.publish(reading, Some(began), None);
     }
 
@@ -65,7 +74,10 @@ impl Task {
         let nothing = RuntimePod::empty(uid.clone(), reading.key.clone());
         let before = known.as_deref().unwrap_or(&nothing);
         for container in &reading.containers {
-            self.started.remove(&container.id);
+            // Read between its making and its start, it is to be looked at again.
+            if container.state != ContainerState::Created {
+                self.started.remove(&container.id);
+            }
         }
         if diff::has_started(before, &reading) {
             self.learn_main_processes(&reading);
