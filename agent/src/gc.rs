@@ -57,6 +57,9 @@ pub enum Error {
     },
 }
 
+/// Whether a pod has a worker by now.
+pub type HasCome<'a> = &'a (dyn Fn(&PodUid) -> bool + Send + Sync);
+
 /// Carries removals out.
 #[derive(Clone, Debug)]
 pub struct Collector {
@@ -79,11 +82,13 @@ impl Collector {
     /// changed in the runtime.
     ///
     /// `pods` is the cache, read when the collection begins; the sandboxes' turn trusts it only
-    /// where all containers of a sandbox were removed here.
+    /// where all containers of a sandbox were removed here. Removals take time: `has_come` says of a
+    /// pod that it came after `pods` was written down, and its log folder stays.
     pub async fn collect(
         &self,
         snapshot: &[SharedRuntimePod],
         pods: &Pods<'_>,
+        has_come: HasCome<'_>,
         now: Timestamp,
     ) -> (BTreeSet<PodUid>, Vec<Error>) {
         let removals = containers(snapshot, pods, &self.settings, now);
@@ -108,7 +113,7 @@ impl Collector {
             }
         }
         if pods.are_sources_ready {
-            errors.extend(logs::remove_folders(&self.dirs.pod_logs, pods).await);
+            errors.extend(logs::remove_folders(&self.dirs.pod_logs, pods, has_come).await);
         }
         errors.extend(logs::remove_dead_links(&self.dirs.container_logs, &self.client).await);
         (changed, errors)

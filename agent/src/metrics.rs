@@ -175,7 +175,6 @@ table! {
     Counter IMAGE_ENSURE_REQUESTS = "kubelet_image_manager_ensure_image_requests_total", "Images asked for, by pull_policy, present_locally and pull_required";
     Gauge ORPHAN_POD_CLEANED = "kubelet_orphan_pod_cleaned_volumes", "Folders of pods that nobody wants, seen in the last pass";
     Gauge ORPHAN_POD_CLEANED_ERRORS = "kubelet_orphan_pod_cleaned_volumes_errors", "Folders of pods that nobody wants and that could not be removed";
-    Counter CONTAINER_OOM_EVENTS = "container_oom_events_total", "Memory kills seen in containers";
 
     // Skep's own.
     Counter KERNEL_EVENTS = "skep_kernel_events_total", "Events received from the kernel, by kind";

@@ -80,7 +80,12 @@ async fn stop_pods(client: &cri::Client, config: &Config) -> anyhow::Result<Vec<
         are_sources_ready: true,
     };
     let (_, errors) = collector
-        .collect(&read_pods(client).await?, &of, clock::wall_now())
+        .collect(
+            &read_pods(client).await?,
+            &of,
+            &|_| false,
+            clock::wall_now(),
+        )
         .await;
     match errors.first() {
         None => Ok(done),

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::fs;
 
-use super::{Error, Pods, Removal};
+use super::{Error, HasCome, Pods, Removal};
 use crate::{
     cri,
     types::{
@@ -88,7 +88,11 @@ fn uid_of_folder(name: &str) -> Option<PodUid> {
 }
 
 /// Removes the log folders of pods that may go (GC-03).
-pub(super) async fn remove_folders(pod_logs: &Path, pods: &Pods<'_>) -> Vec<Error> {
+pub(super) async fn remove_folders(
+    pod_logs: &Path,
+    pods: &Pods<'_>,
+    has_come: HasCome<'_>,
+) -> Vec<Error> {
     let names = match names(pod_logs).await {
         Ok(names) => names,
         Err(source) => {
@@ -98,7 +102,9 @@ pub(super) async fn remove_folders(pod_logs: &Path, pods: &Pods<'_>) -> Vec<Erro
     };
     let mut errors = Vec::new();
     for name in names {
-        if !uid_of_folder(&name).is_some_and(|uid| pods.is_removable(&uid)) {
+        let may_go =
+            |uid: &PodUid| pods.is_removable(uid) && (pods.known.contains(uid) || !has_come(uid));
+        if !uid_of_folder(&name).is_some_and(|uid| may_go(&uid)) {
             continue;
         }
         let path = pod_logs.join(name);

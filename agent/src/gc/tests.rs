@@ -351,7 +351,10 @@ impl Setup {
             are_sources_ready: true,
         };
         let now = Timestamp::from_second(4_000_000_000).unwrap();
-        let errors = self.collector.collect(snapshot, &pods, now).await;
+        let errors = self
+            .collector
+            .collect(snapshot, &pods, &|uid| uid.as_str() == "late", now)
+            .await;
         errors.1.iter().map(ToString::to_string).collect()
     }
 
@@ -474,4 +477,15 @@ async fn a_dead_link_stays_while_its_container_lives() {
     assert_eq!(setup.collect(&[], &["u"]).await, [""; 0]);
     assert_eq!(setup.links(), 1);
     assert!(foreign.exists());
+}
+
+#[tokio::test]
+async fn the_log_folder_of_a_pod_that_came_meanwhile_stays() {
+    let setup = setup();
+    for name in ["default_late_late", "default_gone_gone"] {
+        std::fs::create_dir_all(setup.folder.path().join("pods").join(name)).unwrap();
+    }
+    assert_eq!(setup.collect(&[], &[]).await, [""; 0]);
+    assert!(setup.exists("pods/default_late_late"));
+    assert!(!setup.exists("pods/default_gone_gone"));
 }

@@ -99,12 +99,15 @@ impl Task {
         let (known, finished) = (self.known(), self.finished());
         let are_sources_ready = self.are_sources_ready();
         self.jobs.spawn(async move {
+            let has_come = |uid: &PodUid| has_status(&context, uid);
             let of = gc::Pods {
                 known: &known,
                 finished: &finished,
                 are_sources_ready,
             };
-            let (changed, errors) = collector.collect(&pods, &of, clock::wall_now()).await;
+            let (changed, errors) = collector
+                .collect(&pods, &of, &has_come, clock::wall_now())
+                .await;
             report(&errors);
             for uid in changed {
                 read_again(&context, &uid).await;
@@ -132,7 +135,9 @@ impl Task {
                 read_again(&context, &pod.uid).await;
             }
             let pods = context.pleg.cache().all();
-            let (changed, errors) = collector.collect(&pods, &of, clock::wall_now()).await;
+            let (changed, errors) = collector
+                .collect(&pods, &of, &|_| false, clock::wall_now())
+                .await;
             report(&errors);
             for uid in changed {
                 read_again(&context, &uid).await;
@@ -233,6 +238,12 @@ impl Task {
     }
 }
 
+/// The pod has a worker by now, although it had none when the job began: a worker publishes a
+/// status before it makes anything of the pod.
+fn has_status(context: &Context, uid: &PodUid) -> bool {
+    context.statuses.get(uid).is_some()
+}
+
 #[expect(clippy::cast_precision_loss, reason = "numbers of pods")]
 fn count(of: usize) -> f64 {
     of as f64
@@ -258,6 +269,9 @@ async fn clean_unknown(context: &Context, known: &HashSet<PodUid>) {
     #[expect(clippy::cast_precision_loss, reason = "a handful")]
     metrics::ORPHAN_POD_CLEANED.set(orphans.len() as f64, &[]);
     for uid in orphans {
+        if has_status(context, &uid) {
+            continue;
+        }
         if let Err(error) = context.volumes.tear_down(&uid).await {
             failed += 1;
             tracing::warn!(%uid, %error, "A folder of an unknown pod could not be removed");
@@ -267,6 +281,10 @@ async fn clean_unknown(context: &Context, known: &HashSet<PodUid>) {
     match context.cgroups.pod_uids().await {
         Ok(uids) => {
             for uid in uids.iter().filter(|uid| !known.contains(*uid)) {
+                // With the cgroup its processes would go.
+                if has_status(context, uid) {
+                    continue;
+                }
                 if let Err(error) = context.cgroups.remove_pod(uid).await {
                     let error = chain(&error);
                     tracing::warn!(%uid, %error, "A cgroup of an unknown pod stays");

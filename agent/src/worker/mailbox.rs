@@ -84,6 +84,19 @@ impl Mailbox {
         }
     }
 
+    /// A wish to stop waits to be taken.
+    pub(super) fn has_stop(&self) -> bool {
+        matches!(self.lock().desired, Some(Desired::Stop(_)))
+    }
+
+    /// Waits for a wish to stop and takes nothing. For the worker alone, as `take` is: two that wait
+    /// would take each other's call.
+    pub(super) async fn stop_came(&self) {
+        while !self.has_stop() {
+            self.0.arrived.notified().await;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Letters> {
         self.0
             .letters
@@ -136,5 +149,19 @@ mod tests {
                 kernel_at: Some(Mono(4))
             })
         );
+    }
+
+    #[tokio::test]
+    async fn waiting_for_a_stop_loses_no_other_letter() {
+        let mailbox = Mailbox::default();
+        mailbox.kick(Kick::default());
+        {
+            let stop = std::pin::pin!(mailbox.stop_came());
+            assert!(futures::poll!(stop).is_pending());
+        }
+        assert_eq!(mailbox.take().await.kick, Some(Kick::default()));
+        mailbox.want(Desired::Stop(Stop { grace: None }));
+        mailbox.stop_came().await;
+        assert!(mailbox.take().await.desired.is_some());
     }
 }

@@ -4,6 +4,7 @@
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container as ContainerSpec;
 use proto::cri::v1::PodSandboxConfig;
 use tokio::time::Instant;
 
@@ -18,7 +19,9 @@ use super::{
     security::ImageUser,
 };
 use crate::{
-    gc, metrics,
+    gc,
+    image::Ensured,
+    metrics,
     status::Waiting,
     types::{
         backoff::{self, Decision},
@@ -127,6 +130,9 @@ pub(super) async fn carry_out(worker: &mut Worker, plan: Plan, observed: &Runtim
         }
     };
     for start in &plan.start {
+        if worker.mailbox().has_stop() {
+            break;
+        }
         let is_started = start_container(worker, start, &place, observed, &mut done).await;
         if !is_started && start.role == Role::Init {
             break;
@@ -281,7 +287,16 @@ async fn start_container(
         return false;
     }
     metrics::STARTED_CONTAINERS.add(1, &[("container_type", kind)]);
-    match try_start(&context, &pod, start, place, observed, done).await {
+    // A pull may take minutes; a pod that is to go does not wait for it.
+    let image = tokio::select! {
+        () = worker.mailbox().stop_came() => return false,
+        image = ensure_image(&context, &pod, start, place) => image,
+    };
+    let started = match image {
+        Ok(image) => try_start(&context, &pod, start, image, place, observed, done).await,
+        Err(fault) => Err(fault),
+    };
+    match started {
         Ok(()) => {
             worker.waiting.remove(&start.name);
             true
@@ -367,21 +382,17 @@ impl Fault {
     }
 }
 
-async fn try_start(
-    context: &Arc<Context>,
+async fn ensure_image(
+    context: &Context,
     pod: &Pod,
     start: &Start,
     place: &Place,
-    observed: &RuntimePod,
-    done: &mut Done,
-) -> Result<(), Fault> {
-    let config_fault = |text: String| Fault::new(waiting::CREATE_CONTAINER_CONFIG_ERROR, text);
-    let (spec, _) = spec_of(pod, &start.name)
-        .ok_or_else(|| config_fault("the pod has no such container".to_owned()))?;
+) -> Result<Ensured, Fault> {
+    let spec = spec_to_start(pod, start)?;
     let tell = |level: Level, reason: &'static str, message: String| {
         context.event(pod, Some(&start.name), level, reason, message);
     };
-    let image = context
+    context
         .images
         .ensure(pod, spec, Some(&place.config), &tell)
         .await
@@ -392,7 +403,33 @@ async fn try_start(
                 reason: error.reason.to_owned(),
                 message: error.message,
             },
-        })?;
+        })
+}
+
+fn config_fault(text: String) -> Fault {
+    Fault::new(waiting::CREATE_CONTAINER_CONFIG_ERROR, text)
+}
+
+fn spec_to_start<'a>(pod: &'a Pod, start: &Start) -> Result<&'a ContainerSpec, Fault> {
+    match spec_of(pod, &start.name) {
+        Some((spec, _)) => Ok(spec),
+        None => Err(config_fault("the pod has no such container".to_owned())),
+    }
+}
+
+async fn try_start(
+    context: &Arc<Context>,
+    pod: &Pod,
+    start: &Start,
+    image: Ensured,
+    place: &Place,
+    observed: &RuntimePod,
+    done: &mut Done,
+) -> Result<(), Fault> {
+    let spec = spec_to_start(pod, start)?;
+    let tell = |level: Level, reason: &'static str, message: String| {
+        context.event(pod, Some(&start.name), level, reason, message);
+    };
     let log_dir = context.log_dir(pod).join(&start.name);
     make_dir(&log_dir).await.map_err(config_fault)?;
     let restart_count = match start.reuse_count {

@@ -56,6 +56,8 @@ pub struct Worker {
     pub(super) told: HashMap<String, ContainerId>,
     /// Containers were killed because the pod's cgroup was gone; done once.
     had_lost_cgroup: bool,
+    /// What was last told of the network's state: asked each second, told once.
+    told_network: Option<String>,
     seen_at: Instant,
     has_run: bool,
 }
@@ -91,6 +93,7 @@ impl Worker {
             waiting: HashMap::new(),
             told: HashMap::new(),
             had_lost_cgroup: false,
+            told_network: None,
             seen_at: Instant::now(),
             has_run: false,
         };
@@ -240,10 +243,14 @@ impl Worker {
         if !self.pod.is_host_network()
             && let Some(why) = self.context.network.borrow().clone()
         {
-            let message = format!("network is not ready: {why}");
-            self.event(Level::Warning, event::NETWORK_NOT_READY, message);
+            if self.told_network.as_ref() != Some(&why) {
+                let message = format!("network is not ready: {why}");
+                self.event(Level::Warning, event::NETWORK_NOT_READY, message);
+                self.told_network = Some(why);
+            }
             return Turn::Settled(RETRY_NETWORK);
         }
+        self.told_network = None;
         match self.ensure_cgroup(&observed).await {
             Ok(true) => {}
             Ok(false) => return Turn::Again,
@@ -395,6 +402,10 @@ impl Worker {
 
     fn event(&self, level: Level, reason: &str, message: impl Into<String>) {
         self.context.event(&self.pod, None, level, reason, message);
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {

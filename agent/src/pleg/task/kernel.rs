@@ -304,6 +304,8 @@ impl Task {
                 for found in &found {
                     self.index.made(found.id, found.parent, &found.name);
                 }
+                self.index
+                    .retain(&found.iter().map(|found| found.id).collect());
             }
             Err(error) => tracing::warn!(%error, "The pods' cgroups could not be walked"),
         }
