@@ -1,7 +1,7 @@
 //! Which cgroup is whose: cgroup id -> pod or container, from the kernel's own tracking and from
 //! the walk at start.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::{
     host::hierarchy,
@@ -61,12 +61,6 @@ impl Index {
         Some(place)
     }
 
-    /// Keeps only these: what went while events were lost would stay for ever.
-    pub(super) fn retain(&mut self, there: &HashSet<CgroupId>) {
-        self.places.retain(|id, _| there.contains(id));
-        self.cgroups.retain(|_, id| there.contains(id));
-    }
-
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -95,18 +89,5 @@ mod tests {
         assert_eq!(index.cgroup_of(&id), Some(container));
         assert_eq!(index.removed(container), Some(place));
         assert_eq!(index.cgroup_of(&id), None);
-    }
-
-    #[test]
-    fn what_went_unseen_is_forgotten_after_a_walk() {
-        let mut index = Index::default();
-        index.made(CgroupId(2), CgroupId(1), "podabc");
-        index.made(CgroupId(3), CgroupId(2), "c0ffee");
-        index.made(CgroupId(4), CgroupId(2), "decade");
-        index.retain(&HashSet::from([CgroupId(2), CgroupId(4)]));
-        assert_eq!(index.cgroup_of(&ContainerId::from("c0ffee")), None);
-        assert_eq!(index.place(CgroupId(3)), None);
-        let stays = index.cgroup_of(&ContainerId::from("decade"));
-        assert_eq!(stays, Some(CgroupId(4)));
     }
 }

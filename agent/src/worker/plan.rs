@@ -67,10 +67,7 @@ pub(crate) fn next(pod: &Pod, observed: &RuntimePod) -> Plan {
         Init::Done => true,
         Init::UnderWay => false,
         Init::Failed => {
-            return Plan {
-                kill_pod: true,
-                ..Plan::default()
-            };
+            return nothing_more(observed);
         }
     };
     if !is_initialized {
@@ -113,10 +110,7 @@ pub(crate) fn next(pod: &Pod, observed: &RuntimePod) -> Plan {
     }
     if kept == 0 && regular.is_empty() {
         // Nothing is left to run: sidecars alone do not keep a pod alive (INIT-05).
-        return Plan {
-            kill_pod: true,
-            ..Plan::default()
-        };
+        return nothing_more(observed);
     }
     plan.start.extend(regular);
     plan
@@ -131,6 +125,14 @@ pub(crate) fn alive(observed: &RuntimePod) -> impl Iterator<Item = &Container> {
             ContainerState::Running { .. } | ContainerState::Unknown => true,
             ContainerState::Created | ContainerState::Exited(_) => false,
         })
+}
+
+/// Nothing is left to run: what still does is stopped, once.
+fn nothing_more(observed: &RuntimePod) -> Plan {
+    Plan {
+        kill_pod: observed.is_running() || alive(observed).next().is_some(),
+        ..Plan::default()
+    }
 }
 
 /// Why a new sandbox is needed; none while the newest one serves (KRT-02).
@@ -168,13 +170,9 @@ fn sandbox_change(pod: &Pod, observed: &RuntimePod) -> Option<NewSandbox> {
 fn with_new_sandbox(pod: &Pod, observed: &RuntimePod, new: NewSandbox, pod_restarts: bool) -> Plan {
     // Something to stop: a former sandbox, or containers without one.
     let kill_pod = !observed.sandboxes.is_empty() || alive(observed).next().is_some();
-    let no_more = Plan {
-        kill_pod: true,
-        ..Plan::default()
-    };
     // KRT-03: with policy Never a pod that ever had a container gets no second sandbox.
     if !pod_restarts && new.attempt != 0 && !observed.containers.is_empty() {
-        return no_more;
+        return nothing_more(observed);
     }
     let regular: Vec<Start> = pod
         .regular_containers()
@@ -191,7 +189,7 @@ fn with_new_sandbox(pod: &Pod, observed: &RuntimePod, new: NewSandbox, pod_resta
         .regular_containers()
         .any(|spec| observed.newest(&spec.name).is_some());
     if regular.is_empty() && had_regular {
-        return no_more;
+        return nothing_more(observed);
     }
     let first_init = pod.init_containers().next();
     Plan {

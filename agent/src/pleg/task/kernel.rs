@@ -304,8 +304,7 @@ impl Task {
                 for found in &found {
                     self.index.made(found.id, found.parent, &found.name);
                 }
-                self.index
-                    .retain(&found.iter().map(|found| found.id).collect());
+                // What is not there any more stays known: its last events may still be in the queue.
             }
             Err(error) => tracing::warn!(%error, "The pods' cgroups could not be walked"),
         }
