@@ -12,6 +12,7 @@ mod node;
 mod agent_restart;
 mod commands;
 mod distribution;
+mod failures;
 mod health;
 mod init;
 mod logs;
