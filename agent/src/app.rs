@@ -75,6 +75,11 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         refuses_strangers,
         supervised,
     } = start;
+    // Held until the agent ends.
+    let _lock_file = match &config.process.lock_file {
+        Some(path) => Some(server::wait_for_lock(path).await?),
+        None => None,
+    };
     make_dirs(&config)?;
     let lock = server::RootLock::take(&config.dirs.root)?;
     let prometheus = metrics::install()?;

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{cri, health::Board, status::Statuses, timeline::Recorder};
 
-pub use socket::{LOCK_NAME, LockError, RootLock, SOCKET_NAME};
+pub use socket::{LOCK_NAME, LockError, RootLock, SOCKET_NAME, wait_for_lock};
 
 /// How long answers in progress may take once the agent stops. Those that follow something end by
 /// themselves at once.

@@ -36,6 +36,44 @@ pub struct RootLock {
     _file: File,
 }
 
+/// Between two looks at a lock that another process holds.
+const LOCK_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Waits for the lock of `--lock-file`, as a kubelet does; held as long as the file is open.
+///
+/// # Errors
+/// The file cannot be opened, or its file system knows no locks.
+pub async fn wait_for_lock(path: &Path) -> Result<File, LockError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|source| LockError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+    let mut is_told = false;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(path = %path.display(), "Waiting for the lock file");
+                }
+                tokio::time::sleep(LOCK_RETRY).await;
+            }
+            Err(errno) => {
+                return Err(LockError::Lock {
+                    path: path.to_owned(),
+                    source: errno.into(),
+                });
+            }
+        }
+    }
+}
+
 impl RootLock {
     /// Makes the root if need be. Does not wait for another holder.
     pub fn take(root: &Path) -> Result<Self, LockError> {

@@ -500,3 +500,14 @@ async fn a_missing_agent_is_named_by_its_socket() {
     let error = client.get::<wire::Pods>("/v1/pods").await.unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_file_of_another_process_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubelet.lock");
+    let first = wait_for_lock(&path).await.unwrap();
+    let mut second = std::pin::pin!(wait_for_lock(&path));
+    assert!(futures::poll!(second.as_mut()).is_pending());
+    drop(first);
+    second.await.unwrap();
+}
