@@ -181,8 +181,8 @@ table! {
     Counter KERNEL_EVENTS_LOST = "skep_kernel_events_lost_total", "Events lost, by place (kernel_ring, kernel_map, queue, runtime_stream)";
     Histogram KERNEL_EVENT_LATENCY = "skep_kernel_event_latency_seconds", "Time from the kernel's hook to the agent's reader", FAST;
     Counter PLEG_GAPS = "skep_pleg_gaps_total", "Gaps that made the PLEG read everything again, by place";
-    Counter PLEG_REREADS = "skep_pleg_rereads_total", "Re-reads of one pod from the runtime, by cause (kernel, stream, asked, gap)";
-    Counter PLEG_LISTINGS = "skep_pleg_listings_total", "Listings of all pods, by cause (start, mode, safety, gap, forced)";
+    Counter PLEG_REREADS = "skep_pleg_rereads_total", "Re-reads of one pod from the runtime, by cause (kernel, stream, asked, listing)";
+    Counter PLEG_LISTINGS = "skep_pleg_listings_total", "Listings of all pods, by cause (start, mode, safety, gap, forced, period)";
     Counter PLEG_MISSED = "skep_pleg_missed_total", "Differences that a listing found and that no event had told";
     Histogram RUNTIME_LAG = "skep_runtime_lag_seconds", "Time from the kernel's exit to the runtime's record of it", FAST;
     Counter EXIT_MISMATCH = "skep_exit_mismatch_total", "Exits whose code or signal the runtime recorded otherwise than the kernel, by field";

@@ -214,6 +214,11 @@ impl Task {
     /// Runs until `stop`. Attach first, then walk the cgroups, then list the runtime: nothing that
     /// happens in between can be missed.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        // What must stay 0 is shown as 0: a series that is not there can't be watched.
+        metrics::PLEG_MISSED.add(0, &[]);
+        for field in ["code", "signal"] {
+            metrics::EXIT_MISMATCH.add(0, &[("field", field)]);
+        }
         self.open_kernel();
         self.spawn_stream(&stop);
         self.choose_mode("start");
