@@ -18,9 +18,12 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 /// What holds in every mode.
 async fn check_behaviour(node: &Node, mode: &str) {
+    // Names of its own: a pod that comes back by its name goes on with its counts.
+    let named = |name: &str| format!("{name}-{}", mode.replace([',', ' '], ""));
+    let chain = &*named("chain");
     let began = Instant::now();
     // A chain, side by side with a container that lasts.
-    let pod = yaml::pod("chain")
+    let pod = yaml::pod(chain)
         .init("first", "echo first >> /data/order")
         .with(mount())
         .init("second", "echo second >> /data/order")
@@ -29,36 +32,37 @@ async fn check_behaviour(node: &Node, mode: &str) {
         .container("main", &format!("cat /data/order; {}", look::LASTING))
         .with(mount());
     let volumes = json!([{"name": "data", "emptyDir": {}}]);
-    node.write("chain", pod.spec(json!({"volumes": volumes})));
-    node.until("the chain runs", LIMIT, |pods| pods.all_run("chain"))
+    node.write(chain, pod.spec(json!({"volumes": volumes})));
+    node.until("the chain runs", LIMIT, |pods| pods.all_run(chain))
         .await;
-    assert_eq!(node.sh("chain", "cat /data/order").await, "first\nsecond\n");
+    assert_eq!(node.sh(chain, "cat /data/order").await, "first\nsecond\n");
 
-    node.kill_main("chain", "main", Signal::KILL).await;
+    node.kill_main(chain, "main", Signal::KILL).await;
     node.until("it runs again", LIMIT, |pods| {
-        (pods.running("chain", "main")?.restart_count == 1).then_some(())
+        (pods.running(chain, "main")?.restart_count == 1).then_some(())
     })
     .await;
     let pods = node.pods().await;
-    let end = pods.last_end("chain", "main").expect("it was killed");
+    let end = pods.last_end(chain, "main").expect("it was killed");
     assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("Error")));
-    let beside = pods.running("chain", "beside").expect("it lasts");
+    let beside = pods.running(chain, "beside").expect("it lasts");
     assert_eq!(beside.restart_count, 0);
 
     // Ends in each way.
     let once = |name: &str, script: &str| {
-        let pod = yaml::pod(name).spec(json!({"restartPolicy": "Never"}));
+        let pod = yaml::pod(&named(name)).spec(json!({"restartPolicy": "Never"}));
         pod.container("main", script)
     };
-    node.write("good", once("good", "exit 0"));
-    node.write("bad", once("bad", "exit 7"));
+    node.write(&named("good"), once("good", "exit 0"));
+    node.write(&named("bad"), once("bad", "exit 7"));
     let limit = json!({"resources": {"limits": {"memory": "32Mi"}}});
-    node.write("hog", once("hog", "exec memhog 256").with(limit));
+    node.write(&named("hog"), once("hog", "exec memhog 256").with(limit));
     for (name, phase, code, reason) in [
         ("good", "Succeeded", 0, "Completed"),
         ("bad", "Failed", 7, "Error"),
         ("hog", "Failed", 137, "OOMKilled"),
     ] {
+        let name = &*named(name);
         let end = node
             .until(&format!("{name} is {phase}"), LIMIT, |pods| {
                 let end = pods.terminated(name, "main")?;
@@ -70,18 +74,19 @@ async fn check_behaviour(node: &Node, mode: &str) {
     }
 
     // A container that someone removed behind the agent's back is replaced.
-    let id = node.container_id("chain", "main").await;
+    let id = node.container_id(chain, "main").await;
     node.client
         .stop_container(&id, Duration::ZERO)
         .await
         .unwrap();
     node.until("it was replaced", LIMIT, |pods| {
-        let status = pods.running("chain", "main")?;
+        let status = pods.running(chain, "main")?;
         (look::id(status) != id).then_some(())
     })
     .await;
 
     for name in ["chain", "good", "bad", "hog"] {
+        let name = &*named(name);
         node.remove_manifest(name);
         node.until(&format!("{name} is gone"), LIMIT, |pods| {
             pods.pod(name).is_none().then_some(())
