@@ -166,7 +166,7 @@ impl Task {
                 }
                 Some(order) = self.deps.orders.recv() => self.on_order(order),
                 Ok(()) = self.deps.runtime.changed() => self.on_runtime(),
-                Some(job) = self.jobs.join_next() => self.on_job(job?),
+                Some(job) = self.jobs.join_next() => self.on_job(job),
                 _ = housekeeping.tick() => self.housekeeping(),
             }
         }
@@ -310,7 +310,21 @@ impl Task {
         }
     }
 
-    fn on_job(&mut self, job: Job) {
+    fn on_job(&mut self, job: Result<Job, tokio::task::JoinError>) {
+        let job = match job {
+            Ok(job) => job,
+            Err(error) => {
+                // A bug in one job must not end the agent: all of them may begin anew.
+                tracing::error!(%error, "A housekeeping job ended badly");
+                (self.is_collecting, self.is_cleaning, self.is_dirty) = (false, false, true);
+                self.killing.clear();
+                if matches!(self.sweep, Sweep::UnderWay) {
+                    self.sweep = Sweep::Done;
+                    self.tell_progress();
+                }
+                return;
+            }
+        };
         match job {
             Job::OrphanKilled(uid) => {
                 self.killing.remove(&uid);

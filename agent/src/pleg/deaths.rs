@@ -108,10 +108,12 @@ impl Deaths {
                     correct(exit, death);
                 }
                 ContainerState::Unknown => {
-                    // The runtime lost it: the kernel's value stands.
-                    if let (Some((exit, at)), true) = (death.exit, death.has_run) {
-                        container.state =
-                            ContainerState::Exited(kernel_exit(exit, at, None, death));
+                    // The runtime lost it and has no record to come: the kernel's value stands.
+                    if let (Some((exit, at)), true) = (death.proof(), death.has_run) {
+                        container.state = ContainerState::Exited(Exit {
+                            witness: Witness::Runtime,
+                            ..kernel_exit(exit, at, None, death)
+                        });
                     }
                 }
                 ContainerState::Exited(_) | ContainerState::Created => {}
