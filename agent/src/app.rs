@@ -255,6 +255,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
             orders: orders_rx,
             runtime: views.runtime,
             board: board.clone(),
+            max_pods: config.node.max_pods,
             collector: gc::Collector::new(client.clone(), config.dirs.clone(), config.gc.clone()),
         },
         stop.clone(),

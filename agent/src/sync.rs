@@ -4,6 +4,7 @@
 //! Owner of: which pods are wanted (by source), and the workers. It decides who works on what; the
 //! workers do the work. Nothing here waits for the runtime.
 
+mod admission;
 mod housekeeping;
 pub mod runtime;
 mod workers;
@@ -33,7 +34,9 @@ use crate::{
     metrics,
     pleg::{Change, PodEvent},
     source::{Op, PodUpdate},
+    status::PodRecord,
     types::{
+        clock,
         id::{PodKey, PodUid},
         pod::{Pod, SourceKind},
     },
@@ -73,6 +76,8 @@ pub struct Deps {
     pub runtime: watch::Receiver<Option<String>>,
     pub board: Board,
     pub collector: gc::Collector,
+    /// `maxPods`.
+    pub max_pods: u32,
 }
 
 /// The loop's state; run it with [`Task::run`].
@@ -92,6 +97,8 @@ pub struct Task {
     killing: HashSet<PodUid>,
     is_collecting: bool,
     is_cleaning: bool,
+    /// Pods that the node did not take.
+    rejected: HashSet<PodUid>,
     stopping: Option<watch::Sender<Option<Remaining>>>,
     sweep: Sweep,
 }
@@ -130,6 +137,7 @@ impl Task {
             killing: HashSet::new(),
             is_collecting: false,
             is_cleaning: false,
+            rejected: HashSet::new(),
             stopping: None,
             sweep: Sweep::ToCome,
         }
@@ -195,27 +203,48 @@ impl Task {
                     #[expect(clippy::cast_precision_loss, reason = "a handful")]
                     metrics::CONTAINERS_PER_POD.set(pod.regular_containers().count() as f64, &[]);
                     self.pods.insert(pod.uid().clone(), pod.clone());
-                    if self.stopping.is_none() {
-                        self.workers.assign(pod);
-                    }
+                    self.assign(pod);
                 }
             }
             Op::Update | Op::Delete | Op::Reconcile => {
                 for pod in update.pods {
                     self.pods.insert(pod.uid().clone(), pod.clone());
-                    if self.stopping.is_none() {
-                        self.workers.assign(pod);
-                    }
+                    self.assign(pod);
                 }
             }
             Op::Remove => {
                 for pod in update.pods {
                     self.pods.shift_remove(pod.uid());
                     self.workers.stop(pod.uid(), Stop { grace: None });
+                    if self.rejected.remove(pod.uid()) {
+                        self.deps.context.statuses.remove(pod.uid());
+                    }
                 }
             }
         }
         self.seen.insert(update.source);
+    }
+
+    /// Gives the pod to its worker, if the node takes it.
+    fn assign(&mut self, pod: Pod) {
+        if self.stopping.is_some() || self.rejected.contains(pod.uid()) {
+            return;
+        }
+        if !self.workers.has(pod.uid())
+            && let Some(message) =
+                admission::refusal(self.workers.active().count(), self.deps.max_pods)
+        {
+            tracing::warn!(pod = %pod.key(), %message, "A pod is not taken");
+            self.rejected.insert(pod.uid().clone());
+            let status = admission::rejected(&pod, message, clock::wall_now());
+            self.deps.context.statuses.publish(PodRecord {
+                pod,
+                status,
+                is_terminating: false,
+            });
+            return;
+        }
+        self.workers.assign(pod);
     }
 
     fn are_sources_ready(&self) -> bool {
@@ -257,12 +286,10 @@ impl Task {
             }
             self.deps.context.statuses.remove(&uid);
             // The same uid is wanted again (a manifest with a uid of its own was put back).
-            if self.stopping.is_none()
-                && let Some(pod) = self.pods.get(&uid).cloned()
-            {
+            if let Some(pod) = self.pods.get(&uid).cloned() {
                 metrics::RESTARTED_PODS
                     .add(1, &[("static", if pod.is_static() { "true" } else { "" })]);
-                self.workers.assign(pod);
+                self.assign(pod);
             }
         }
         self.tell_progress();

@@ -148,3 +148,28 @@ async fn down_while_pods_start_leaves_nothing() {
     .await;
     node.down().await;
 }
+
+#[tokio::test]
+async fn a_pod_more_than_the_node_takes_is_refused_and_the_others_run_on() {
+    let node = Node::builder()
+        .run()
+        .config(json!({"maxPods": 1}))
+        .up()
+        .await;
+    node.write("first.yaml", yaml::pod("first").container("app", STAY));
+    node.until_running("first").await;
+    node.write("second.yaml", yaml::pod("second").container("app", STAY));
+    let message = node
+        .until("the second is refused", SOON, |pods| {
+            let status = pods.pod("second")?.object.status.as_ref()?;
+            (status.reason.as_deref() == Some("OutOfpods")).then(|| status.message.clone())
+        })
+        .await;
+    let expected = "Pod was rejected: Node didn't have enough resource: pods, requested: 1, \
+                    used: 1, capacity: 1";
+    assert_eq!(message.as_deref(), Some(expected));
+    node.until_running("first").await;
+    node.remove_manifest("second.yaml");
+    node.until_gone("second").await;
+    node.down().await;
+}

@@ -195,7 +195,7 @@ pub(super) static FIELDS: &[Row] = &[
         .no_effect("it is checked only: the network plugin decides")
         .about("promiscuous-bridge, hairpin-veth or none; validated only"),
     Row::field("maxPods", Kind::Int32).flag("max-pods").default("110")
-        .no_effect("the API server is to be told; static pods are not counted")
+        .built("node.max_pods")
         .about("pod capacity"),
     Row::field("podCIDR", Kind::Text).flag("pod-cidr").default("")
         .not_built("handing a pod CIDR to the runtime")
@@ -258,7 +258,7 @@ pub(super) static FIELDS: &[Row] = &[
         .not_built("eviction")
         .about("true in --config: default hard signals missing from evictionHard are added (only evictionHard is affected)"),
     Row::field("podsPerCore", Kind::Int32).flag("pods-per-core").default("0")
-        .no_effect("as maxPods")
+        .built("node.max_pods")
         .about("pods per CPU core, capped by maxPods"),
     Row::field("enableControllerAttachDetach", Kind::Bool).flag("enable-controller-attach-detach").default("true").pointer()
         .not_built("talking to the API server").off("false")
