@@ -167,6 +167,26 @@ pub struct CgroupSettings {
     pub kube_reserved: Reserved,
 }
 
+#[cfg(test)]
+impl CgroupSettings {
+    /// A kubelet's defaults on the machine's root, where cgroup v1 is accepted.
+    pub(crate) fn for_tests() -> Self {
+        Self {
+            root: "/".to_owned(),
+            driver: CgroupDriver::Cgroupfs,
+            per_qos: true,
+            fail_v1: false,
+            pids_limit: None,
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            single_process_oom_kill: None,
+            enforce_pods: true,
+            system_reserved: Reserved::default(),
+            kube_reserved: Reserved::default(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     pub cpu: Quantity,

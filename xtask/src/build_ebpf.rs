@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::{cache, command};
+use crate::{cache, command, setup};
 
 const LINKER_VERSION: &str = "0.13.0";
 const DEBIAN_COMPILER: &str = "rustc-web";
@@ -182,11 +182,15 @@ impl ToolChain {
             command::find("apt-get").is_some(),
             "a private tool chain is made of Debian's packages, and there is no apt-get; {missing}"
         );
-        let policy = command::read(Command::new("apt-cache").args(["policy", DEBIAN_COMPILER]))?;
-        let version = candidate(&policy).with_context(|| {
-            format!(
-                "the package lists name no {DEBIAN_COMPILER} (is `apt-get update` due?); {missing}"
-            )
+        let policy = || command::read(Command::new("apt-cache").args(["policy", DEBIAN_COMPILER]));
+        let mut listed = policy()?;
+        if candidate(&listed).is_none() {
+            // A machine on which nothing had to be installed may have no package lists at all.
+            setup::update_lists()?;
+            listed = policy()?;
+        }
+        let version = candidate(&listed).with_context(|| {
+            format!("this distribution has no package {DEBIAN_COMPILER}; {missing}")
         })?;
         let name = format!("{version}-{LINKER_VERSION}");
         let folder = cache::ensure("bpf-toolchain", &name, |folder| {

@@ -112,11 +112,6 @@ fn install(packages: &[&'static str]) -> Result<()> {
         // containerd of its own.
         ("SYSTEMD_OFFLINE", OsStr::new("1")),
     ];
-    let apt = |args: &[&str]| {
-        let mut command = command::as_root("apt-get", &keep);
-        command.args(args);
-        command
-    };
     let install = || {
         let mut args = vec![
             "install",
@@ -126,14 +121,19 @@ fn install(packages: &[&'static str]) -> Result<()> {
             "--no-install-recommends",
         ];
         args.extend(packages);
-        command::run(&mut apt(&args))
+        command::run(command::as_root("apt-get", &keep).args(&args))
     };
     // Lists that were fetched long ago may name packages that are gone.
     if install().is_ok() {
         return Ok(());
     }
-    command::run(&mut apt(&["update", "-q"]))?;
+    update_lists()?;
     install()
+}
+
+/// Fetches the package lists anew.
+pub(crate) fn update_lists() -> Result<()> {
+    command::run(command::as_root("apt-get", &[]).args(["update", "-q"]))
 }
 
 fn is_there(what: &What) -> bool {

@@ -98,9 +98,6 @@ pub fn is_selinux_enabled(sys: &Path) -> bool {
 
 #[cfg(test)]
 pub(crate) fn for_tests() -> NodeFacts {
-    use crate::config::{CgroupDriver, Reserved};
-    use std::time::Duration;
-
     NodeFacts {
         node_name: "node-1".into(),
         node_ips: vec!["192.0.2.10".parse().expect("an address")],
@@ -111,19 +108,7 @@ pub(crate) fn for_tests() -> NodeFacts {
             ephemeral_storage: Some(Quantity::of(50 << 30)),
         },
         cgroup_version: CgroupVersion::V2,
-        cgroups: CgroupSettings {
-            root: "/".into(),
-            driver: CgroupDriver::Cgroupfs,
-            per_qos: true,
-            fail_v1: false,
-            pids_limit: None,
-            cpu_cfs_quota: true,
-            cpu_cfs_quota_period: Duration::from_millis(100),
-            single_process_oom_kill: None,
-            enforce_pods: true,
-            system_reserved: Reserved::default(),
-            kube_reserved: Reserved::default(),
-        },
+        cgroups: CgroupSettings::for_tests(),
         dns: DnsSettings {
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),

@@ -256,32 +256,12 @@ fn reason(error: &cgroups_rs::fs::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use rstest::rstest;
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        config::{CgroupDriver, Reserved},
-        types::pod::SourceKind,
-    };
-
-    fn settings() -> CgroupSettings {
-        CgroupSettings {
-            root: "/".to_owned(),
-            driver: CgroupDriver::Cgroupfs,
-            per_qos: true,
-            fail_v1: false,
-            pids_limit: None,
-            cpu_cfs_quota: true,
-            cpu_cfs_quota_period: Duration::from_millis(100),
-            single_process_oom_kill: None,
-            enforce_pods: true,
-            system_reserved: Reserved::default(),
-            kube_reserved: Reserved::default(),
-        }
-    }
+    use crate::types::pod::SourceKind;
 
     fn pod(containers: serde_json::Value) -> Pod {
         let object = serde_json::from_value(json!({
@@ -301,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_best_effort_pod_gets_the_least_weight_and_no_limit() {
-        let limits = of_pod(&pod(json!([{"name": "a"}])), &settings());
+        let limits = of_pod(&pod(json!([{"name": "a"}])), &CgroupSettings::for_tests());
         assert_eq!(
             limits,
             Limits {
@@ -318,7 +298,7 @@ mod tests {
         let resources = json!({"requests": amounts, "limits": amounts});
         let pod = pod(json!([
             {"name": "a", "resources": resources}, {"name": "b", "resources": resources}]));
-        let limits = of_pod(&pod, &settings());
+        let limits = of_pod(&pod, &CgroupSettings::for_tests());
         assert_eq!(limits.shares, Some(1024));
         assert_eq!(limits.quota, quota(100_000));
         assert_eq!(limits.memory, Some(128 << 20));
@@ -337,7 +317,7 @@ mod tests {
             {"name": "a", "resources": {
                 "requests": {"cpu": "100m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}},
             {"name": "b", "resources": {"limits": other}}]));
-        let limits = of_pod(&pod, &settings());
+        let limits = of_pod(&pod, &CgroupSettings::for_tests());
         assert_eq!(limits.quota, want_quota);
         assert_eq!(limits.memory, want_memory);
     }
@@ -347,7 +327,7 @@ mod tests {
         let amounts = json!({"cpu": "1", "memory": "64Mi"});
         let pod =
             pod(json!([{"name": "a", "resources": {"requests": amounts, "limits": amounts}}]));
-        let mut settings = settings();
+        let mut settings = CgroupSettings::for_tests();
         settings.cpu_cfs_quota = false;
         settings.pids_limit = Some(100);
         let limits = of_pod(&pod, &settings);
@@ -369,7 +349,7 @@ mod tests {
             memory: Quantity::of(8 << 30),
             pids: Quantity::of(1000),
         };
-        let mut settings = settings();
+        let mut settings = CgroupSettings::for_tests();
         settings.enforce_pods = enforce_pods;
         settings.system_reserved.cpu = Quantity::of(1);
         settings.kube_reserved.memory = Quantity::of(1 << 30);
