@@ -7,7 +7,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::{Context as _, Result};
 
 use crate::{
-    boxed::{Bench, Machine},
+    boxed::{Boxes, Machine},
     test::{self, Count, Report},
 };
 
@@ -48,7 +48,7 @@ const ALL: [Run; 8] = [
 /// The named runs; all where none is named.
 pub(crate) fn run(runs: &[Run]) -> Result<ExitCode> {
     let runs = if runs.is_empty() { &ALL } else { runs };
-    let bench = Bench::prepare()?;
+    let boxes = Boxes::prepare()?;
     let programs = test::test_programs(test::ACCEPT)?;
     let program = programs
         .first()
@@ -68,7 +68,7 @@ pub(crate) fn run(runs: &[Run]) -> Result<ExitCode> {
         for other in others.iter().filter(|other| !filter.contains(*other)) {
             args.extend(["--skip", other]);
         }
-        let ended = bench.run(&program.file, &args, &program.dir, LIMIT, |line| {
+        let ended = boxes.run(&program.file, &args, &program.dir, LIMIT, |line| {
             println!("   {line}")
         })?;
         let mut count = Count::of_tests(&ended.output, ended.success);
@@ -76,7 +76,7 @@ pub(crate) fn run(runs: &[Run]) -> Result<ExitCode> {
             println!("there is no acceptance test named {filter}");
             count.failed = 1;
         }
-        for line in bench.clean(&before)? {
+        for line in boxes.clean(&before)? {
             println!("left behind: {line}");
             count.failed += 1;
         }

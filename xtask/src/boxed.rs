@@ -46,7 +46,7 @@ exit $status
 /// | `SKEP_TEST_BIN_DIRS` | folders with the tested containerd, runc and CNI plugins, joined by ":" |
 /// | `SKEP_TEST_CRICTL` | the program `crictl` |
 /// | `SKEP_TEST_CGROUP` | a name for the one top cgroup that a test may make (with anything after it) |
-pub(crate) struct Bench {
+pub(crate) struct Boxes {
     images: PathBuf,
     bin_dirs: String,
     crictl: PathBuf,
@@ -62,11 +62,11 @@ pub(crate) struct Ended {
     pub(crate) time: Duration,
 }
 
-impl Bench {
+impl Boxes {
     /// Builds and makes what is missing.
     pub(crate) fn prepare() -> Result<Self> {
         setup::ensure_test()?;
-        let parts = upstream::ensure(&upstream::ALL)?;
+        let parts = upstream::ensure(&upstream::TESTED)?;
         let dir = |part| parts.dir(part).context("the part was asked for");
         let bin_dirs = [Part::Containerd, Part::Runc, Part::Cni]
             .into_iter()

@@ -36,10 +36,10 @@ enum Task {
     Test,
     /// Run the long acceptance runs: the named ones, or all.
     Accept { runs: Vec<accept::Run> },
-    /// Build the tested versions of containerd, runc, the CNI plugins and crictl, and say where
-    /// they are.
+    /// Build the tested versions of containerd, runc, the CNI plugins, crictl and the kubelet, and
+    /// say where they are.
     Upstream {
-        /// Only these; all where none is named.
+        /// Only these; those that tests need where none is named.
         parts: Vec<upstream::Part>,
     },
     /// Build the kernel programs and write their object to `ebpf/object`.
@@ -66,7 +66,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Upstream { parts } => {
             setup::ensure_test()?;
             let parts = if parts.is_empty() {
-                upstream::ALL.to_vec()
+                upstream::TESTED.to_vec()
             } else {
                 parts
             };

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    boxed::{Bench, Machine},
+    boxed::{Boxes, Machine},
     build_ebpf, cache, command,
 };
 
@@ -136,11 +136,11 @@ impl Report {
 pub(crate) fn run() -> Result<ExitCode> {
     let mut report = Report::default();
     let started = Instant::now();
-    let bench = Bench::prepare();
-    if let Err(error) = &bench {
+    let boxes = Boxes::prepare();
+    if let Err(error) = &boxes {
         println!("set-up: {error:#}");
     }
-    let count = if bench.is_ok() { PASSED } else { FAILED };
+    let count = if boxes.is_ok() { PASSED } else { FAILED };
     report.add("set-up", count, started.elapsed());
     report.check("format", || {
         command::run(cargo().args(["fmt", "--all", "--", "--check"]))
@@ -162,7 +162,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         println!("== dependencies: not checked, cargo-deny is not installed");
     }
     unit_tests(&mut report)?;
-    test_folders(bench.as_ref().ok(), &mut report)?;
+    test_folders(boxes.as_ref().ok(), &mut report)?;
     Ok(report.finish())
 }
 
@@ -192,7 +192,7 @@ fn unit_tests(report: &mut Report) -> Result<()> {
 
 /// The test programs of the packages' `tests` folders: the agent's as root, in a box each, and then
 /// a look at what they left; the others' as they are.
-fn test_folders(bench: Option<&Bench>, report: &mut Report) -> Result<()> {
+fn test_folders(boxes: Option<&Boxes>, report: &mut Report) -> Result<()> {
     let started = Instant::now();
     // Of the whole workspace, as the unit tests were: another choice of packages has other features,
     // and would build the dependencies again.
@@ -211,9 +211,9 @@ fn test_folders(bench: Option<&Bench>, report: &mut Report) -> Result<()> {
         println!("== {name} ...");
         let started = Instant::now();
         let (output, success) = if program.dir == agent {
-            // Without a bench nothing of this can run, and that was counted.
-            let Some(bench) = bench else { continue };
-            let ended = bench.run(
+            // Without boxes nothing of this can run, and that was counted.
+            let Some(boxes) = boxes else { continue };
+            let ended = boxes.run(
                 &program.file,
                 &["--show-output"],
                 &program.dir,
@@ -240,9 +240,9 @@ fn test_folders(bench: Option<&Bench>, report: &mut Report) -> Result<()> {
         keep(&name.replace('/', "-"), &output, count)?;
         report.add(&name, count, started.elapsed());
     }
-    let Some(bench) = bench else { return Ok(()) };
+    let Some(boxes) = boxes else { return Ok(()) };
     let started = Instant::now();
-    let left = bench.clean(&before)?;
+    let left = boxes.clean(&before)?;
     for line in &left {
         println!("left behind: {line}");
     }

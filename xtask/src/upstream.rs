@@ -1,4 +1,4 @@
-//! The programs that tests run against, each at one version: built from the Go modules that
+//! The programs that tests and benches run against, each at one version: built from the Go modules that
 //! `bench/upstream/*/go.mod` pins, and kept in the cache by module file, sum file, Go and flags.
 
 use std::{
@@ -22,9 +22,11 @@ pub(crate) enum Part {
     Runc,
     Cni,
     Cri,
+    Kubelet,
 }
 
-pub(crate) const ALL: [Part; 4] = [Part::Containerd, Part::Runc, Part::Cni, Part::Cri];
+/// What tests need. The kubelet is for benches only, which measure beside it.
+pub(crate) const TESTED: [Part; 4] = [Part::Containerd, Part::Runc, Part::Cni, Part::Cri];
 
 struct Recipe {
     /// The folder below `bench/upstream`.
@@ -32,10 +34,32 @@ struct Recipe {
     /// The module whose version names the part.
     module: &'static str,
     packages: &'static [&'static str],
-    /// The variable that the linker sets to the version.
-    version_variable: Option<&'static str>,
+    /// The variables that the linker sets, each to a part of the version.
+    stamps: &'static [(&'static str, Stamp)],
     cgo: bool,
     tags: &'static str,
+}
+
+/// What of a version like `v1.2.3` a variable is set to.
+#[derive(Clone, Copy)]
+enum Stamp {
+    /// `v1.2.3`
+    Whole,
+    /// `1`
+    Major,
+    /// `2`
+    Minor,
+}
+
+impl Stamp {
+    fn of(self, version: &str) -> Option<&str> {
+        let mut numbers = version.strip_prefix('v')?.split('.');
+        match self {
+            Self::Whole => Some(version),
+            Self::Major => numbers.next(),
+            Self::Minor => numbers.nth(1),
+        }
+    }
 }
 
 impl Part {
@@ -49,7 +73,10 @@ impl Part {
                     "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
                     "github.com/containerd/containerd/v2/cmd/ctr",
                 ],
-                version_variable: Some("github.com/containerd/containerd/v2/version.Version"),
+                stamps: &[(
+                    "github.com/containerd/containerd/v2/version.Version",
+                    Stamp::Whole,
+                )],
                 cgo: false,
                 tags: "",
             },
@@ -58,7 +85,7 @@ impl Part {
                 dir: "runc",
                 module: "github.com/opencontainers/runc",
                 packages: &["github.com/opencontainers/runc"],
-                version_variable: None,
+                stamps: &[],
                 cgo: true,
                 tags: "seccomp",
             },
@@ -71,7 +98,7 @@ impl Part {
                     "github.com/containernetworking/plugins/plugins/main/loopback",
                     "github.com/containernetworking/plugins/plugins/meta/portmap",
                 ],
-                version_variable: None,
+                stamps: &[],
                 cgo: false,
                 tags: "",
             },
@@ -79,7 +106,20 @@ impl Part {
                 dir: "cri",
                 module: "sigs.k8s.io/cri-tools",
                 packages: &["sigs.k8s.io/cri-tools/cmd/crictl"],
-                version_variable: Some("sigs.k8s.io/cri-tools/pkg/version.Version"),
+                stamps: &[("sigs.k8s.io/cri-tools/pkg/version.Version", Stamp::Whole)],
+                cgo: false,
+                tags: "",
+            },
+            // Without the stamps it says v0.0.0, and feature gates go by the version.
+            Self::Kubelet => Recipe {
+                dir: "kubernetes",
+                module: "k8s.io/kubernetes",
+                packages: &["k8s.io/kubernetes/cmd/kubelet"],
+                stamps: &[
+                    ("k8s.io/component-base/version.gitVersion", Stamp::Whole),
+                    ("k8s.io/component-base/version.gitMajor", Stamp::Major),
+                    ("k8s.io/component-base/version.gitMinor", Stamp::Minor),
+                ],
                 cgo: false,
                 tags: "",
             },
@@ -108,8 +148,8 @@ impl Paths {
 /// Builds what is missing of the parts, one after the other (each build uses all processors).
 pub(crate) fn ensure(parts: &[Part]) -> Result<Paths> {
     let go = command::find("go").context(
-        "Go is needed to build containerd, runc, the CNI plugins and crictl at the tested \
-         versions: install Go 1.26 or newer",
+        "Go is needed to build containerd, runc, the CNI plugins, crictl and the kubelet at the \
+         tested versions: install Go 1.26 or newer",
     )?;
     parts
         .iter()
@@ -134,8 +174,11 @@ fn build(go: &Path, recipe: &Recipe) -> Result<PathBuf> {
         .with_context(|| format!("go.mod does not pin {}", recipe.module))?
         .to_owned();
     let mut ldflags = "-s -w".to_owned();
-    if let Some(variable) = recipe.version_variable {
-        ldflags.push_str(&format!(" -X {variable}={version}"));
+    for (variable, stamp) in recipe.stamps {
+        let value = stamp
+            .of(&version)
+            .with_context(|| format!("{version} is not of the form v1.2.3"))?;
+        ldflags.push_str(&format!(" -X {variable}={value}"));
     }
     let flags = [
         "build",
@@ -211,7 +254,8 @@ mod tests {
 
     #[test]
     fn every_part_is_pinned_at_the_version_that_is_tested() {
-        let pinned = ALL.map(|part| {
+        let parts = <Part as clap::ValueEnum>::value_variants();
+        let pinned = parts.iter().map(|part| {
             let recipe = part.recipe();
             let file = command::workspace()
                 .join("bench/upstream")
@@ -222,7 +266,18 @@ mod tests {
                 .expect("a version")
                 .to_owned()
         });
-        assert_eq!(pinned, ["v2.4.2", "v1.4.3", "v1.9.1", "v1.37.0"]);
+        assert_eq!(
+            pinned.collect::<Vec<_>>(),
+            ["v2.4.2", "v1.4.3", "v1.9.1", "v1.37.0", "v1.37.2"]
+        );
+    }
+
+    #[test]
+    fn a_version_is_stamped_whole_or_by_its_numbers() {
+        assert_eq!(Stamp::Whole.of("v1.37.2"), Some("v1.37.2"));
+        assert_eq!(Stamp::Major.of("v1.37.2"), Some("1"));
+        assert_eq!(Stamp::Minor.of("v1.37.2"), Some("37"));
+        assert_eq!(Stamp::Minor.of("v1"), None);
     }
 
     #[test]
