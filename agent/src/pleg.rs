@@ -57,19 +57,34 @@ use crate::types::runtime::{RuntimePod, Witness};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {
     pub uid: PodUid,
-    pub what: Change,
+    /// At least one.
+    pub changes: Vec<Change>,
     /// When the kernel's event behind it happened, where there was one.
     pub kernel_at: Option<Mono>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What happened, in upstream's words (PLEG-02). A sandbox counts as a container.
+#[derive(Clone, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Change {
-    /// A container or sandbox was made, started, removed, or changed in another way.
-    Changed,
-    /// Containers (or a sandbox, by its pause container's id) ended.
-    Died(Vec<ContainerId>),
-    /// Nothing of the pod is left in the runtime.
-    Gone,
+    ContainerStarted(ContainerId),
+    ContainerDied(ContainerId),
+    ContainerRemoved(ContainerId),
+    /// It was made, or its state is not known any more.
+    ContainerChanged(ContainerId),
+    /// None of the others: the runtime's record replaced the kernel's word, an address came.
+    PodSync,
+}
+
+impl Change {
+    pub fn container(&self) -> Option<&ContainerId> {
+        match self {
+            Self::ContainerStarted(id)
+            | Self::ContainerDied(id)
+            | Self::ContainerRemoved(id)
+            | Self::ContainerChanged(id) => Some(id),
+            Self::PodSync => None,
+        }
+    }
 }
 
 /// What a forced listing found.

@@ -35,9 +35,10 @@ use crate::{
     pleg::{Change, PodEvent},
     source::{Op, PodUpdate},
     status::PodRecord,
+    telemetry,
     types::{
         clock,
-        id::{PodKey, PodUid},
+        id::{ContainerId, PodKey, PodUid},
         pod::{Pod, SourceKind},
     },
     worker::{Context, Kick, Report, Stop},
@@ -256,14 +257,35 @@ impl Task {
 
     fn on_event(&mut self, event: PodEvent) {
         self.is_dirty = true;
+        if let Some(pod) = self.pods.get(&event.uid) {
+            for change in &event.changes {
+                let name: &'static str = change.into();
+                let container = change.container().map(ContainerId::as_str);
+                tracing::info!(
+                    target: telemetry::PLEG_EVENTS,
+                    pod = %pod.key(), event = name, container, "PLEG event",
+                );
+            }
+        }
         self.workers.kick(
             &event.uid,
             Kick {
                 kernel_at: event.kernel_at,
             },
         );
-        if let Change::Died(died) = &event.what {
-            self.collect_dead(&event.uid, died);
+        let died: Vec<ContainerId> = event
+            .changes
+            .into_iter()
+            .filter_map(|change| match change {
+                Change::ContainerDied(id) => Some(id),
+                Change::ContainerStarted(_)
+                | Change::ContainerRemoved(_)
+                | Change::ContainerChanged(_)
+                | Change::PodSync => None,
+            })
+            .collect();
+        if !died.is_empty() {
+            self.collect_dead(&event.uid, &died);
         }
     }
 

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 pub struct Settings {
     /// One JSON object a line.
     pub json: bool,
-    /// The kubelet's `--v`: 4 shows debugging, 6 everything of Skep's, 8 the libraries' lines too.
+    /// The kubelet's `--v`: 2 shows what the PLEG tells of each container, 4 shows debugging, 6 everything of Skep's, 8 the libraries' lines too.
     pub verbosity: u32,
 }
 
@@ -34,6 +34,9 @@ pub fn level(verbosity: u32) -> LevelFilter {
         6.. => LevelFilter::TRACE,
     }
 }
+
+/// Target of the lines of what happened to containers: like upstream's, they show from verbosity 2 on.
+pub const PLEG_EVENTS: &str = "agent::pleg_events";
 
 /// Installs the subscriber of the whole process. `directives` (the variable `SKEP_LOG`) take the
 /// place of what the verbosity says.
@@ -60,7 +63,12 @@ fn filter(verbosity: u32, directives: Option<&str>) -> Result<EnvFilter, Error> 
     } else {
         LevelFilter::WARN
     };
-    let usual = format!("{others},agent={own},skep={own}");
+    let pleg_events = if verbosity >= 2 {
+        own
+    } else {
+        LevelFilter::WARN
+    };
+    let usual = format!("{others},agent={own},skep={own},{PLEG_EVENTS}={pleg_events}");
     let text = directives.unwrap_or(&usual);
     EnvFilter::try_new(text).map_err(|source| Error::Filter {
         text: text.to_owned(),
@@ -119,6 +127,38 @@ mod tests {
         assert_eq!(level(0), LevelFilter::INFO);
         assert_eq!(level(4), LevelFilter::DEBUG);
         assert_eq!(level(10), LevelFilter::TRACE);
+    }
+
+    #[rstest::rstest]
+    #[case(0, 0)]
+    #[case(1, 0)]
+    #[case(2, 1)]
+    #[case(4, 1)]
+    fn what_the_pleg_tells_is_logged_from_upstreams_verbosity_on(
+        #[case] verbosity: u32,
+        #[case] lines: usize,
+    ) {
+        #[derive(Clone, Default)]
+        struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl std::io::Write for Log {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().expect("no panic").write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(filter(verbosity, None).expect("the usual one"))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(target: PLEG_EVENTS, container = "c", "PLEG event");
+        });
+        let text = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
+        assert_eq!(text.matches("PLEG event").count(), lines, "{text}");
     }
 
     #[test]

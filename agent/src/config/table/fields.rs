@@ -406,7 +406,7 @@ pub(super) static FIELDS: &[Row] = &[
         .about("longest time that log lines are held back"),
     Row::field("logging.verbosity", Kind::Int32).lasting_flag("v").default("0")
         .built("process.verbosity")
-        .about("how much is logged: 4 and more shows debugging, 6 and more everything"),
+        .about("how much is logged: 2 and more shows what happened to each container, 4 and more debugging, 6 and more everything"),
     Row::field("logging.vmodule", Kind::Raw).lasting_flag("vmodule")
         .not_built("a log level by file")
         .about("verbosity by source file"),

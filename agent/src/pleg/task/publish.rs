@@ -6,7 +6,7 @@ use tokio::{sync::mpsc::error::TrySendError, time::Instant};
 use super::Task;
 use crate::{
     metrics,
-    pleg::{PodEvent, awaiting::Awaited, deaths::OOM_KILLED, diff},
+    pleg::{Change, PodEvent, awaiting::Awaited, deaths::OOM_KILLED, diff},
     types::{
         clock::{self, Mono},
         id::{ContainerId, PodUid},
@@ -79,21 +79,22 @@ impl Task {
                 self.started.remove(&container.id);
             }
         }
-        if diff::has_started(before, &reading) {
-            self.learn_main_processes(&reading);
-        }
-        let change = diff::change(before, &reading);
-        let Some(what) = change else {
+        let changes = diff::changes(before, &reading);
+        if changes.is_empty() {
             if let Some(observed_at) = observed_at {
                 self.cache.store_unchanged(&uid, observed_at);
             }
             return;
-        };
+        }
+        let is_start = |change: &Change| matches!(change, Change::ContainerStarted(_));
+        if changes.iter().any(is_start) {
+            self.learn_main_processes(&reading);
+        }
         self.is_gauge_stale = true;
         self.cache.store(reading, observed_at);
         self.send(PodEvent {
             uid,
-            what,
+            changes,
             kernel_at,
         });
     }
@@ -227,10 +228,13 @@ impl Task {
         }
     }
 
-    /// Keeps at most one event a pod: a later one tells the same, "look".
+    /// Keeps one event a pod, and each change of it once.
     fn hold(&mut self, event: PodEvent) {
         match self.unsent.iter_mut().find(|held| held.uid == event.uid) {
-            Some(held) => held.what = event.what,
+            Some(held) => {
+                held.changes.retain(|held| !event.changes.contains(held));
+                held.changes.extend(event.changes);
+            }
             None => self.unsent.push_back(event),
         }
     }

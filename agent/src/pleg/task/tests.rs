@@ -210,14 +210,17 @@ async fn an_event_of_the_runtime_is_one_reading_and_one_event() {
         .await
         .expect("the runtime answers");
     let first = timeout(LIMIT, running.events.recv()).await.expect("told");
-    assert_eq!(first.expect("an event").what, Change::Changed);
+    assert_eq!(
+        first.expect("an event").changes,
+        ["app-1", "sandbox"].map(|id| Change::ContainerStarted(ContainerId::from(id)))
+    );
 
     let listed = running.fake.count(Call::ListContainers);
     running.fake.with(|world| world.exit("app-1", 3, "Error"));
     let event = timeout(LIMIT, running.events.recv()).await.expect("told");
     assert_eq!(
-        event.expect("an event").what,
-        Change::Died(vec![ContainerId::from("app-1")])
+        event.expect("an event").changes,
+        [Change::ContainerDied(ContainerId::from("app-1"))]
     );
     assert_eq!(running.fake.count(Call::ListContainers), listed + 1);
     let pod = running.handle.cache().get(&uid).expect("it is known");
@@ -323,8 +326,9 @@ async fn a_burst_of_exits_of_one_pod_is_one_event_with_the_first_ones_time() {
     task.on_kernel(news.len(), &mut news);
     let event = events.try_recv().expect("told");
     assert_eq!(event.kernel_at, Some(Mono(7)));
-    let died = ["c0ffee01", "c0ffee02", "c0ffee03"].map(ContainerId::from);
-    assert_eq!(event.what, Change::Died(died.to_vec()));
+    let died =
+        ["c0ffee01", "c0ffee02", "c0ffee03"].map(|id| Change::ContainerDied(ContainerId::from(id)));
+    assert_eq!(event.changes, died);
     assert!(events.try_recv().is_err());
     // The runtime's record of each is awaited.
     assert_eq!(task.awaiting.len(), 3);
