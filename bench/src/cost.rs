@@ -1,0 +1,242 @@
+//! What a subject costs: CPU time of the agent, of the runtime and its shims, and of kernel
+//! programs; memory; calls of the runtime; wake-ups.
+//!
+//! CPU time comes from a cgroup each; calls are counted by containerd itself, for all subjects
+//! alike; kernel programs by the kernel's own statistics, which are on while [`BpfStats`] lives.
+
+use std::{collections::BTreeMap, os::fd::OwnedFd};
+
+use anyhow::{Context as _, Result};
+use aya::programs::loaded_programs;
+use procfs::process::Process;
+
+use crate::{clock, node::Node, subject::Agent};
+
+/// Its number in the kernel's interface.
+const BPF_PROG_TYPE_TRACING: u32 = 26;
+
+/// The kernel counts the run time of its programs while this lives.
+#[derive(Debug)]
+pub struct BpfStats {
+    /// Programs that were there before the subject.
+    known: Vec<u32>,
+    /// None where the kernel can't count: it is older than 5.8.
+    enabled: Option<OwnedFd>,
+}
+
+impl BpfStats {
+    /// Call it before the subject starts.
+    pub fn enable() -> Self {
+        let enabled = aya::sys::enable_stats(aya::sys::Stats::RunTime).ok();
+        let known = loaded_programs()
+            .filter_map(Result::ok)
+            .map(|program| program.id());
+        Self {
+            known: known.collect(),
+            enabled,
+        }
+    }
+
+    /// Of the tracing programs that came since: runs, and nanoseconds in them. Zero where there are
+    /// none; none where the kernel doesn't count.
+    pub fn runs(&self) -> Option<BpfRuns> {
+        self.enabled.as_ref()?;
+        let mut sum = BpfRuns::default();
+        for program in loaded_programs().filter_map(Result::ok) {
+            let is_tracing = program.program_type() as u32 == BPF_PROG_TYPE_TRACING;
+            if is_tracing && !self.known.contains(&program.id()) {
+                sum.runs += program.run_count();
+                sum.ns += u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX);
+            }
+        }
+        Some(sum)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BpfRuns {
+    pub runs: u64,
+    pub ns: u64,
+}
+
+/// All counters at one moment.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    at: clock::Nanos,
+    agent_ns: u64,
+    runtime_ns: u64,
+    bpf: BpfRuns,
+    calls: Calls,
+    /// None for the floor.
+    wakeups: Option<u64>,
+}
+
+/// The runtime's calls by method.
+pub type Calls = BTreeMap<String, u64>;
+
+/// From one reading to a later one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Thousandths of a core.
+    pub agent_cpu: f64,
+    pub runtime_cpu: f64,
+    pub bpf_cpu: f64,
+    /// A minute.
+    pub calls: f64,
+    /// Of sandboxes and containers, a minute.
+    pub list_calls: f64,
+    /// Voluntary context switches of the agent's threads, a second. None for the floor.
+    pub wakeups: Option<f64>,
+}
+
+impl Reading {
+    pub async fn take(node: &Node, agent: Option<&Agent>, bpf: &BpfStats) -> Result<Self> {
+        Ok(Self {
+            // What reading costs the runtime is in none of the two.
+            calls: parse_calls(&node.metrics().await?),
+            at: clock::now(),
+            agent_ns: node.cgroups.agent.cpu_ns()?,
+            runtime_ns: node.cgroups.runtime.cpu_ns()?,
+            bpf: bpf.runs().unwrap_or_default(),
+            wakeups: agent.map(|agent| wakeups(agent.pid())).transpose()?,
+        })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    pub fn until(&self, later: &Self) -> Cost {
+        let ns = (later.at - self.at) as f64;
+        let mcores = |from: u64, to: u64| to.saturating_sub(from) as f64 / ns * 1e3;
+        let per_minute = |count: u64| count as f64 * 60e9 / ns;
+        let wakeups = self.wakeups.zip(later.wakeups);
+        Cost {
+            agent_cpu: mcores(self.agent_ns, later.agent_ns),
+            runtime_cpu: mcores(self.runtime_ns, later.runtime_ns),
+            bpf_cpu: mcores(self.bpf.ns, later.bpf.ns),
+            calls: per_minute(count_calls(&self.calls, &later.calls, |_| true)),
+            list_calls: per_minute(count_calls(&self.calls, &later.calls, is_listing)),
+            wakeups: wakeups.map(|(from, to)| to.saturating_sub(from) as f64 * 1e9 / ns),
+        }
+    }
+
+    /// Listings of sandboxes and containers since an earlier reading.
+    pub fn listings_since(&self, earlier: &Self) -> u64 {
+        count_calls(&earlier.calls, &self.calls, is_listing)
+    }
+}
+
+fn is_listing(method: &str) -> bool {
+    // Newer kubelets may stream what they listed before.
+    matches!(
+        method,
+        "ListPodSandbox" | "ListContainers" | "StreamPodSandboxes" | "StreamContainers"
+    )
+}
+
+fn count_calls(from: &Calls, to: &Calls, counts: impl Fn(&str) -> bool) -> u64 {
+    to.iter()
+        .filter(|(method, _)| counts(method))
+        .map(|(method, now)| now.saturating_sub(from.get(method).copied().unwrap_or(0)))
+        .sum()
+}
+
+/// Calls of the CRI that were begun, by method, in Prometheus' text form.
+fn parse_calls(text: &str) -> Calls {
+    let mut calls = Calls::new();
+    for line in text.lines() {
+        let Some(labels) = line.strip_prefix("grpc_server_started_total{") else {
+            continue;
+        };
+        let Some((labels, value)) = labels.rsplit_once("} ") else {
+            continue;
+        };
+        let label = |name: &str| {
+            let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+            rest.split('"').next()
+        };
+        let is_cri = label("grpc_service").is_some_and(|name| name.starts_with("runtime.v1."));
+        if let (true, Some(method), Ok(value)) =
+            (is_cri, label("grpc_method"), value.parse::<f64>())
+        {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count"
+            )]
+            let value = value as u64;
+            *calls.entry(method.to_owned()).or_default() += value;
+        }
+    }
+    calls
+}
+
+/// Voluntary context switches of all threads that live.
+fn wakeups(pid: i32) -> Result<u64> {
+    let mut sum = 0;
+    for task in Process::new(pid)?.tasks()?.filter_map(Result::ok) {
+        // A thread may end between the two.
+        if let Ok(status) = task.status() {
+            sum += status.voluntary_ctxt_switches.unwrap_or(0);
+        }
+    }
+    Ok(sum)
+}
+
+/// Memory of one process, in MiB.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    pub rss: f64,
+    pub pss: f64,
+    /// What goes with the process: private, clean and dirty.
+    pub private: f64,
+    pub threads: u64,
+}
+
+impl Memory {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    pub fn of(pid: i32) -> Result<Self> {
+        let process = Process::new(pid)?;
+        let rollup = process.smaps_rollup().context("reading smaps_rollup")?;
+        let maps = rollup.memory_map_rollup.0.into_iter().next();
+        let fields = maps.context("smaps_rollup is empty")?.extension.map;
+        let mib = |name: &str| -> Result<f64> {
+            let bytes = fields.get(name);
+            let bytes = bytes.with_context(|| format!("smaps_rollup has no {name}"))?;
+            Ok(*bytes as f64 / f64::from(1 << 20))
+        };
+        Ok(Self {
+            rss: mib("Rss")?,
+            pss: mib("Pss")?,
+            private: mib("Private_Clean")? + mib("Private_Dirty")?,
+            threads: process.status()?.threads,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_the_cri_are_counted_by_method_and_others_are_not() {
+        let text = r#"# TYPE grpc_server_started_total counter
+grpc_server_started_total{grpc_method="ListContainers",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 12
+grpc_server_started_total{grpc_method="Status",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 3
+grpc_server_started_total{grpc_method="ListContainers",grpc_service="containerd.services.containers.v1.Containers",grpc_type="unary"} 7
+grpc_server_handled_total{grpc_method="Status",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 3
+"#;
+        let calls = parse_calls(text);
+        let earlier = Calls::from([("ListContainers".to_owned(), 10)]);
+        assert_eq!(count_calls(&earlier, &calls, |_| true), 5);
+        assert_eq!(count_calls(&earlier, &calls, is_listing), 2);
+    }
+
+    #[test]
+    fn this_processs_memory_is_not_nothing() {
+        let memory = Memory::of(std::process::id().try_into().unwrap()).unwrap();
+        assert!(memory.rss > 0.5 && memory.pss <= memory.rss, "{memory:?}");
+        assert!(
+            memory.private <= memory.rss && memory.threads > 0,
+            "{memory:?}"
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! Processes that a turn starts, and the ends of those that it kills.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    os::fd::OwnedFd,
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::{
+    cgroup::Cgroup,
+    clock::{self, Nanos},
+};
+
+/// A program in an accounting cgroup of its own, whose output goes to a file.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    pid: i32,
+}
+
+impl Process {
+    pub fn start(
+        program: &Path,
+        args: &[OsString],
+        path: &OsStr,
+        cgroup: &Cgroup,
+        log: &Path,
+    ) -> Result<Self> {
+        let name = program.display();
+        let log = File::create(log).with_context(|| format!("creating {}", log.display()))?;
+        // The shell puts itself into the cgroup before it becomes the program, so that nothing of
+        // the program is left out.
+        let child = Command::new("sh")
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(cgroup.procs_file())
+            .arg(program)
+            .args(args)
+            .env("PATH", path)
+            .env("TZ", "UTC")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let pid = child.id().with_context(|| format!("{name} has ended"))?;
+        Ok(Self {
+            child,
+            pid: pid.try_into()?,
+        })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// An error when it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => anyhow::bail!("ended by itself: {status}"),
+        }
+    }
+
+    /// SIGKILL.
+    pub async fn kill(mut self) -> Result<()> {
+        self.child.kill().await?;
+        Ok(())
+    }
+
+    /// SIGTERM, and SIGKILL after `grace`.
+    pub async fn stop(mut self, grace: Duration) -> Result<()> {
+        let pid = Pid::from_raw(self.pid).context("no pid")?;
+        // It may have ended.
+        let _ = kill_process(pid, Signal::TERM);
+        if timeout(grace, self.child.wait()).await.is_err() {
+            self.child.kill().await?;
+        }
+        Ok(())
+    }
+}
+
+/// A handle of somebody's process, by which the kernel tells of its end.
+#[derive(Debug)]
+pub struct Victim(AsyncFd<OwnedFd>);
+
+impl Victim {
+    #[expect(
+        unsafe_code,
+        reason = "tokio leaves it to us that the descriptor stays the same"
+    )]
+    pub fn open(pid: i32) -> Result<Self> {
+        let pid = Pid::from_raw(pid).context("no pid")?;
+        let fd = pidfd_open(pid, PidfdFlags::NONBLOCK).context("opening a process")?;
+        // SAFETY: an OwnedFd keeps the same open descriptor for as long as it lives.
+        let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+        Ok(Self(fd?))
+    }
+
+    /// SIGKILL; returns the time right before.
+    pub fn kill(&self) -> Result<Nanos> {
+        let at = clock::now();
+        pidfd_send_signal(self.0.get_ref(), Signal::KILL).context("killing a process")?;
+        Ok(at)
+    }
+
+    /// Waits until the process is gone; returns the time. None where that took longer than `limit`.
+    pub async fn gone(&self, limit: Duration) -> Result<Option<Nanos>> {
+        match timeout(limit, self.0.readable()).await {
+            Ok(ready) => {
+                ready?.retain_ready();
+                Ok(Some(clock::now()))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+}

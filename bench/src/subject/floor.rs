@@ -1,0 +1,99 @@
+//! The floor: the same pods by bare CRI calls, each made as soon as the kernel says that what it
+//! waits for is over. No agent can be faster on this runtime.
+
+use std::{cell::RefCell, collections::HashMap, fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    clock::{self, Nanos},
+    cri::{self, Cri},
+    node::Node,
+    pods::Pod,
+    process::Victim,
+};
+
+/// An init container that has not ended by then never will.
+const STEP: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
+pub struct Floor {
+    cri: Cri,
+    cgroup: String,
+    logs: PathBuf,
+    pods: RefCell<HashMap<String, Made>>,
+}
+
+#[derive(Clone, Debug)]
+struct Made {
+    pod: Pod,
+    sandbox: String,
+    /// How many instances of the main container there were.
+    instances: u32,
+}
+
+impl Floor {
+    pub fn new(node: &Node) -> Self {
+        Self {
+            cri: node.cri.clone(),
+            cgroup: node.cgroups.pods(),
+            logs: node.dir.join("logs/pods"),
+            pods: RefCell::default(),
+        }
+    }
+
+    /// Makes the pod, and returns the time at which it began to.
+    pub async fn place(&self, pod: &Pod) -> Result<Nanos> {
+        let at = clock::now();
+        let config = cri::sandbox_config(pod, &self.cgroup, &self.logs);
+        fs::create_dir_all(&config.log_directory)?;
+        let sandbox = self.cri.run_sandbox(config.clone()).await?;
+        for step in &pod.init {
+            let id = self
+                .cri
+                .create(&sandbox, cri::container_config(step, 0), config.clone())
+                .await?;
+            self.cri.start(&id).await?;
+            // One that is so short may be gone before it can be asked for.
+            let victim = self.cri.main_pid(&id).await.and_then(Victim::open);
+            if let Ok(victim) = victim {
+                let gone = victim.gone(STEP).await?;
+                gone.context("an init container does not end")?;
+            }
+        }
+        for container in &pod.containers {
+            let container = cri::container_config(container, 0);
+            let id = self.cri.create(&sandbox, container, config.clone()).await?;
+            self.cri.start(&id).await?;
+        }
+        let made = Made {
+            pod: pod.clone(),
+            sandbox,
+            instances: 1,
+        };
+        self.pods.borrow_mut().insert(pod.name.clone(), made);
+        Ok(at)
+    }
+
+    /// Starts the pod's first container anew, as an agent does after its exit.
+    pub async fn replace(&self, pod: &str) -> Result<()> {
+        let made = {
+            let mut pods = self.pods.borrow_mut();
+            let made = pods.get_mut(pod).context("no such pod")?;
+            made.instances += 1;
+            made.clone()
+        };
+        let config = cri::sandbox_config(&made.pod, &self.cgroup, &self.logs);
+        let container = made.pod.containers.first().context("no container")?;
+        let container = cri::container_config(container, made.instances - 1);
+        let id = self.cri.create(&made.sandbox, container, config).await?;
+        self.cri.start(&id).await
+    }
+
+    pub async fn remove(&self, pod: &str) -> Result<()> {
+        let made = self.pods.borrow_mut().remove(pod);
+        let sandbox = made.context("no such pod")?.sandbox;
+        self.cri.stop_sandbox(&sandbox).await?;
+        self.cri.remove_sandbox(&sandbox).await
+    }
+}
