@@ -140,6 +140,14 @@ impl Client {
         })
     }
 
+    /// The same connection, for calls that are given up after `longest` if that is shorter.
+    pub fn with_timeout(&self, longest: Duration) -> Self {
+        Self {
+            timeout: self.timeout.min(longest),
+            ..self.clone()
+        }
+    }
+
     /// The runtime's endpoint, as it was given.
     pub fn endpoint(&self) -> &str {
         &self.endpoint

@@ -27,12 +27,18 @@ const NAME_WITHIN: Duration = Duration::from_secs(2);
 /// So many may wait for a name; in a storm of kills beyond it the id has to do.
 const NAMELESS: usize = 256;
 
+/// With so many containers known, and each time there are twice as many again, those whose removal
+/// was not told are looked for.
+const PRUNE_AT: usize = 256;
+
 /// Owns the counters last seen. Run it with [`Task::run`].
 #[derive(Debug)]
 pub struct Task {
     watch: Watch,
     pods_root: PathBuf,
     paths: HashMap<CgroupId, PathBuf>,
+    /// At how many paths to prune next.
+    prune_at: usize,
     cache: Cache,
     recorder: Recorder,
     news: mpsc::Receiver<MemoryNews>,
@@ -53,6 +59,7 @@ impl Task {
             watch,
             pods_root,
             paths: HashMap::new(),
+            prune_at: PRUNE_AT,
             cache,
             recorder,
             news,
@@ -86,6 +93,9 @@ impl Task {
                 if let Some(path) = self.path_of(&uid, &container) {
                     self.watch.note_start(&path);
                     self.paths.insert(cgroup, path);
+                    if self.paths.len() >= self.prune_at {
+                        self.prune();
+                    }
                 }
             }
             MemoryNews::Removed { cgroup } => {
@@ -111,6 +121,14 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// Drops what is gone although no news said so: they may be lost, or not have fitted the queue.
+    fn prune(&mut self) {
+        for (_, path) in self.paths.extract_if(|_, path| !path.is_dir()) {
+            self.watch.forget(&path);
+        }
+        self.prune_at = PRUNE_AT.max(2 * self.paths.len());
     }
 
     #[expect(
@@ -202,6 +220,41 @@ impl Kill {
         if self.limit.level == Level::Machine {
             let message = system_oom_message(self.pid, &self.comm);
             recorder.record(entry(event::SYSTEM_OOM, message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{host::hierarchy::CgroupVersion, timeline};
+
+    #[tokio::test]
+    async fn containers_whose_removal_nobody_told_are_forgotten() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (recorder, _timeline) =
+            timeline::open(dir.path().join("timeline"), 1 << 20).expect("a timeline");
+        let root = dir.path().join("kubepods");
+        let mut task = Task {
+            watch: Watch::new(CgroupVersion::V2, root.clone()),
+            pods_root: root.clone(),
+            paths: HashMap::new(),
+            prune_at: PRUNE_AT,
+            cache: Cache::default(),
+            recorder,
+            news: mpsc::channel(1).1,
+            nameless: JoinSet::new(),
+        };
+        for n in 0..4 * PRUNE_AT as u64 {
+            let container = root.join(format!("podu/{n:08x}"));
+            std::fs::create_dir_all(&container).expect("made");
+            task.on_news(MemoryNews::Made {
+                cgroup: CgroupId(n),
+                uid: PodUid::from("u"),
+                container: ContainerId::from(format!("{n:08x}")),
+            });
+            std::fs::remove_dir(&container).expect("removed");
+            assert!(task.paths.len() <= PRUNE_AT, "{}", task.paths.len());
         }
     }
 }

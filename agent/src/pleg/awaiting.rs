@@ -31,6 +31,8 @@ pub(super) struct Awaited {
     since: Instant,
     delay: Duration,
     next_at: Instant,
+    /// A question is under way: a second one would only take another place.
+    is_asked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,7 @@ impl Awaiting {
             since: now,
             delay,
             next_at: now + delay,
+            is_asked: false,
         });
     }
 
@@ -80,17 +83,28 @@ impl Awaiting {
         }
     }
 
+    /// The question of [`Self::take_due`] came to its end and did not bring the record.
+    pub(super) fn answered(&mut self, id: &ContainerId) {
+        if let Some(end) = self.ends.get_mut(id) {
+            end.is_asked = false;
+        }
+    }
+
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.ends.values().map(|end| end.next_at).min()
+        self.ends
+            .values()
+            .filter(|end| !end.is_asked)
+            .map(|end| end.next_at)
+            .min()
     }
 
     /// At most `most` ends whose time has come, oldest wait first; each is due again after its next,
-    /// longer wait.
+    /// longer wait, once it is [`Self::answered`].
     pub(super) fn take_due(&mut self, most: usize, now: Instant) -> Vec<(ContainerId, Awaited)> {
         let mut due: Vec<_> = self
             .ends
             .iter()
-            .filter(|(_, end)| end.next_at <= now)
+            .filter(|(_, end)| !end.is_asked && end.next_at <= now)
             .collect();
         due.sort_by_key(|(_, end)| end.since);
         let due: Vec<ContainerId> = due
@@ -108,6 +122,7 @@ impl Awaiting {
                 };
                 end.delay = (end.delay * 2).min(limit.max(end.delay));
                 end.next_at = now + end.delay;
+                end.is_asked = true;
                 Some((id, end.clone()))
             })
             .collect()
@@ -163,7 +178,9 @@ mod tests {
         let mut last = start;
         for _ in 0..9 {
             let at = awaiting.next_at().expect("one waits");
-            assert_eq!(awaiting.take_due(8, at).len(), 1);
+            let due = awaiting.take_due(8, at);
+            assert_eq!(due.len(), 1);
+            awaiting.answered(&due[0].0);
             waits.push((at - last).as_millis());
             last = at;
         }
@@ -181,6 +198,24 @@ mod tests {
         awaiting.hurry(&id, start + Duration::from_millis(5));
         assert_eq!(
             awaiting.take_due(8, start + Duration::from_millis(5)).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_not_asked_a_second_time() {
+        let (mut awaiting, id, start) = waiting(false);
+        let later = start + Duration::from_secs(60);
+        assert_eq!(awaiting.take_due(8, later).len(), 1);
+        assert_eq!(awaiting.next_at(), None);
+        assert!(
+            awaiting
+                .take_due(8, later + Duration::from_secs(60))
+                .is_empty()
+        );
+        awaiting.answered(&id);
+        assert_eq!(
+            awaiting.take_due(8, later + Duration::from_secs(60)).len(),
             1
         );
     }

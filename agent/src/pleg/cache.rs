@@ -145,10 +145,13 @@ impl Cache {
         self.complete_at.send_replace(Some(at));
     }
 
-    /// Drops pods of which nothing is left and which nobody waits for.
+    /// Drops pods of which nothing is left and which nobody waits for. Of one that could not be read
+    /// nobody knows what is left.
     pub(super) fn forget_gone(&self) {
-        self.lock()
-            .retain(|_, pod| pod.receiver_count() > 0 || !is_empty(&pod.borrow().pod));
+        self.lock().retain(|_, pod| {
+            let view = pod.borrow();
+            pod.receiver_count() > 0 || view.error.is_some() || !is_empty(&view.pod)
+        });
     }
 
     fn slot(&self, uid: &PodUid) -> watch::Sender<View> {

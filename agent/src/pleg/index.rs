@@ -1,7 +1,7 @@
 //! Which cgroup is whose: cgroup id -> pod or container, from the kernel's own tracking and from
 //! the walk at start.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     host::hierarchy,
@@ -23,6 +23,8 @@ pub(super) enum Place {
 pub(super) struct Index {
     places: HashMap<CgroupId, Place>,
     cgroups: HashMap<ContainerId, CgroupId>,
+    /// Not there any more, and nothing has told of their removal.
+    lost: HashSet<CgroupId>,
 }
 
 impl Index {
@@ -53,10 +55,27 @@ impl Index {
         self.cgroups.get(container).copied()
     }
 
+    /// A walk found only these of all that were made before it.
+    pub(super) fn walked(&mut self, found: &HashSet<CgroupId>) {
+        self.lost = self.places.keys().copied().collect();
+        self.lost.retain(|id| !found.contains(id));
+    }
+
+    /// Forgets what the last walk did not find; to be called once no news from before it can come.
+    pub(super) fn forget_lost(&mut self) -> Vec<(CgroupId, Place)> {
+        std::mem::take(&mut self.lost)
+            .into_iter()
+            .filter_map(|id| Some((id, self.removed(id)?)))
+            .collect()
+    }
+
     pub(super) fn removed(&mut self, id: CgroupId) -> Option<Place> {
         let place = self.places.remove(&id)?;
         if let Place::Container { id: container, .. } = &place {
-            self.cgroups.remove(container);
+            // The name may be that of a newer cgroup by now.
+            if self.cgroups.get(container) == Some(&id) {
+                self.cgroups.remove(container);
+            }
         }
         Some(place)
     }

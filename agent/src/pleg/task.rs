@@ -8,7 +8,7 @@ mod publish;
 mod stream;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -56,6 +56,12 @@ impl std::fmt::Debug for Deps {
 
 /// Readings of the runtime in flight, over all pods: a storm must not choke it with questions.
 const MAX_READS: usize = 8;
+/// A reading that takes longer has failed and is tried again: one that hangs must not hold its place.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+/// The same for a listing of everything.
+const LIST_WITHIN: Duration = Duration::from_secs(30);
+/// A listing does not wait for a pod whose reading takes longer.
+const LISTING_PATIENCE: Duration = Duration::from_secs(5);
 /// Upstream's capacity (PLEG-04). What does not fit is counted and sent later.
 const EVENTS: usize = 1000;
 /// Kernel news taken in one turn, so that a burst becomes one event a pod.
@@ -65,6 +71,11 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// How long after an exec in a new container the cache must know that it runs: its starter reads it
 /// in that time; a container that others started is read then.
 const CHECK_START_AFTER: Duration = Duration::from_secs(2);
+/// After a gap everything is listed at once, and again after so many seconds.
+const FOLLOW_UPS: [u64; 3] = [2, 10, 30];
+/// Whoever removes a container reads its pod afterwards; what the cache still has after this time
+/// was removed by others.
+const CHECK_REMOVAL_AFTER: Duration = Duration::from_millis(500);
 /// An exit without a record from the runtime after this time is told without its times.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 /// Between two looks at the PLEG's own health.
@@ -117,6 +128,8 @@ enum Done {
 pub struct Task {
     deps: Deps,
     settings: PlegSettings,
+    /// Asks for single pods and containers.
+    reader: cri::Client,
     cache: Cache,
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<PodEvent>,
@@ -138,11 +151,16 @@ pub struct Task {
     reads: JoinSet<Done>,
     queue: VecDeque<PodUid>,
     wanted: HashMap<PodUid, Cause>,
-    in_flight: HashSet<PodUid>,
+    /// Pods being read, since when.
+    in_flight: HashMap<PodUid, Instant>,
     /// Pods whose reading failed: when to try again, and the wait after that.
     failed: HashMap<PodUid, (Instant, Duration)>,
     /// Running containers whose main process the runtime is to be asked for.
     unlearned: VecDeque<ContainerId>,
+    /// Those whose answer was an error: when to ask again, and the wait after that.
+    relearn: HashMap<ContainerId, (Instant, Duration)>,
+    /// Containers that the runtime removed: when to look whether the cache knows it.
+    removed: HashMap<ContainerId, (PodUid, Instant)>,
     /// Containers seen to call exec: by when the cache must know them running.
     started: HashMap<ContainerId, (PodUid, Instant)>,
 
@@ -175,6 +193,7 @@ impl Task {
         // The stream's task waits while this one is busy; the runtime buffers for it.
         let (stream_tx, stream_news) = mpsc::channel(64);
         let task = Self {
+            reader: deps.client.with_timeout(READ_WITHIN),
             cache: handle.cache().clone(),
             deps,
             settings,
@@ -194,9 +213,11 @@ impl Task {
             reads: JoinSet::new(),
             queue: VecDeque::new(),
             wanted: HashMap::new(),
-            in_flight: HashSet::new(),
+            in_flight: HashMap::new(),
             failed: HashMap::new(),
             unlearned: VecDeque::new(),
+            relearn: HashMap::new(),
+            removed: HashMap::new(),
             started: HashMap::new(),
             full: None,
             next_full: VecDeque::new(),
@@ -291,13 +312,15 @@ impl Task {
         let now = Instant::now();
         for (id, end) in self.awaiting.take_due(free, now) {
             if end.is_sandbox {
+                self.awaiting.answered(&id);
                 self.want(&end.uid, Cause::Kernel);
             } else {
                 let Some(sandbox) = self.sandbox_of(&end.uid, &id) else {
+                    self.awaiting.answered(&id);
                     self.want(&end.uid, Cause::Kernel);
                     continue;
                 };
-                let client = self.deps.client.clone();
+                let client = self.reader.clone();
                 self.reads.spawn(async move {
                     let result = Box::new(read::container(&client, &id, &sandbox).await);
                     Done::Container {
@@ -309,23 +332,31 @@ impl Task {
             }
         }
         let mut postponed = Vec::new();
+        let mut doubtful = self
+            .in_flight
+            .keys()
+            .filter(|uid| self.failed.contains_key(*uid))
+            .count();
         while self.reads.len() < MAX_READS {
             let Some(uid) = self.queue.pop_front() else {
                 break;
             };
-            if self.in_flight.contains(&uid) {
+            // Readings that failed before may hang again: half the places are kept from them.
+            let is_doubtful = self.failed.contains_key(&uid);
+            if self.in_flight.contains_key(&uid) || is_doubtful && doubtful >= MAX_READS / 2 {
                 postponed.push(uid);
                 continue;
             }
+            doubtful += usize::from(is_doubtful);
             let Some(cause) = self.wanted.remove(&uid) else {
                 continue;
             };
             metrics::PLEG_REREADS.add(1, &[("cause", cause.into())]);
-            self.in_flight.insert(uid.clone());
-            let client = self.deps.client.clone();
+            let began = Instant::now();
+            self.in_flight.insert(uid.clone(), began);
+            let client = self.reader.clone();
             let known = self.cache.get(&uid);
             self.reads.spawn(async move {
-                let began = Instant::now();
                 let result = read::pod(&client, &uid, known.as_deref()).await;
                 metrics::PLEG_POD_RELIST_DURATION.record(began.elapsed().as_secs_f64(), &[]);
                 Done::Pod { uid, began, result }
@@ -336,7 +367,7 @@ impl Task {
             let Some(id) = self.unlearned.pop_front() else {
                 break;
             };
-            let client = self.deps.client.clone();
+            let client = self.reader.clone();
             self.reads.spawn(async move {
                 let result = client.container_pid(&id).await;
                 Done::Pid { id, result }
@@ -367,15 +398,20 @@ impl Task {
                 // The reading may have explained the last difference.
                 self.answer_forced();
             }
-            Done::Container { uid, id, result } => match *result {
-                Ok(Some(container)) => {
-                    self.proved();
-                    self.on_container(&uid, container);
+            Done::Container { uid, id, result } => {
+                self.awaiting.answered(&id);
+                match *result {
+                    Ok(Some(container)) => {
+                        self.proved();
+                        self.on_container(&uid, container);
+                    }
+                    Ok(None) => self.want(&uid, Cause::Kernel),
+                    // Asked again at its next, longer wait.
+                    Err(error) => {
+                        tracing::debug!(%id, %error, "The runtime did not tell of an end");
+                    }
                 }
-                Ok(None) => self.want(&uid, Cause::Kernel),
-                // Asked again at its next, longer wait.
-                Err(error) => tracing::debug!(%id, %error, "The runtime did not tell of an end"),
-            },
+            }
             Done::All { began, result } => self.on_listed(began, result),
             Done::Pid { id, result } => self.on_pid(&id, result),
         }
@@ -395,6 +431,7 @@ impl Task {
 
     fn on_time(&mut self) {
         let now = Instant::now();
+        self.give_up_readings(now);
         let due: Vec<PodUid> = self
             .failed
             .iter_mut()
@@ -427,6 +464,8 @@ impl Task {
                 self.want(&uid, Cause::Kernel);
             }
         }
+        self.learn_again(now);
+        self.check_removed(now);
         for (id, end) in self.awaiting.take_untold(TELL_AFTER, now) {
             if end.is_sandbox || self.deaths.has_ended(&id) {
                 self.tell_untold(&id, &end);
@@ -467,7 +506,10 @@ impl Task {
             self.awaiting.next_at().filter(|_| !is_full),
             self.failed.values().map(|(at, _)| *at).min(),
             self.started.values().map(|(_, by)| *by).min(),
+            self.relearn.values().map(|(at, _)| *at).min(),
+            self.removed.values().map(|(_, at)| *at).min(),
             self.suspects.next_at(),
+            self.give_up_at(),
             self.list_at,
             self.follow_ups.front().copied(),
             self.kernel.retry_at(),

@@ -138,6 +138,15 @@ impl RuntimePod {
         }
     }
 
+    /// It has a container, or a sandbox (by its pause container), of this id.
+    pub fn has(&self, id: &ContainerId) -> bool {
+        self.container(id).is_some()
+            || self
+                .sandboxes
+                .iter()
+                .any(|sandbox| sandbox.id.as_str() == id.as_str())
+    }
+
     /// The newest container of a name: the one whose state is the name's state.
     pub fn newest(&self, name: &str) -> Option<&Container> {
         self.containers

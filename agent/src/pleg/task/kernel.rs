@@ -41,6 +41,10 @@ pub type KernelOpener = Box<dyn Fn() -> Result<KernelSource, String> + Send + Sy
 /// costs a load of the programs, and what a machine lacks it seldom gets while it runs.
 const RETRY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
+/// The same for the question which process is a container's main one: without the answer its end is
+/// known only once its cgroup is empty.
+const LEARN_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 /// The source while it is open, or why it is not.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
@@ -289,7 +293,7 @@ impl Task {
             self.walk_again();
         }
         let now = Instant::now();
-        self.follow_ups = [2, 10, 30]
+        self.follow_ups = super::FOLLOW_UPS
             .map(|seconds| now + Duration::from_secs(seconds))
             .into();
         self.list(ListCause::Gap);
@@ -304,9 +308,22 @@ impl Task {
                 for found in &found {
                     self.index.made(found.id, found.parent, &found.name);
                 }
-                // What is not there any more stays known: its last events may still be in the queue.
+                // What is not there any more stays known for a while: its last events may still be
+                // in the queue.
+                self.index
+                    .walked(&found.iter().map(|found| found.id).collect());
             }
             Err(error) => tracing::warn!(%error, "The pods' cgroups could not be walked"),
+        }
+    }
+
+    /// Cgroups whose removal was among the lost events.
+    pub(super) fn forget_lost_cgroups(&mut self) {
+        for (cgroup, place) in self.index.forget_lost() {
+            if let Place::Container { id, .. } = place {
+                self.started.remove(&id);
+                self.send_memory_news(MemoryNews::Removed { cgroup });
+            }
         }
     }
 
@@ -329,8 +346,8 @@ impl Task {
     }
 
     pub(super) fn on_pid(&mut self, id: &ContainerId, result: Result<Option<u32>, cri::Error>) {
-        let (Some(source), Some(cgroup)) = (&mut self.kernel.source, self.index.cgroup_of(id))
-        else {
+        let retry = self.relearn.remove(id);
+        let Some(cgroup) = self.index.cgroup_of(id) else {
             return;
         };
         match result {
@@ -339,13 +356,35 @@ impl Task {
                 death.main_pid = Some(pid);
                 // It runs: its program was started.
                 death.has_run = true;
-                if let Err(error) = source.programs.set_main(cgroup, pid) {
+                if let Some(source) = &mut self.kernel.source
+                    && let Err(error) = source.programs.set_main(cgroup, pid)
+                {
                     tracing::debug!(%id, %error, "A main process could not be handed to the kernel");
                 }
             }
             // It ended meanwhile; its record is awaited like that of any other.
             Ok(None) => {}
-            Err(error) => tracing::debug!(%id, %error, "The main process is not known"),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                tracing::debug!(%id, %error, "The main process is not known yet");
+                let (first, longest) = LEARN_RETRY;
+                let wait = retry.map_or(first, |(_, wait)| (wait * 2).min(longest));
+                self.relearn
+                    .insert(id.clone(), (Instant::now() + wait, wait));
+            }
+        }
+    }
+
+    /// Questions for main processes that failed and whose time has come again.
+    pub(super) fn learn_again(&mut self, now: Instant) {
+        for (id, (at, wait)) in &mut self.relearn {
+            if *at <= now {
+                // The answer settles it before that.
+                *at = now + *wait;
+                if !self.unlearned.contains(id) {
+                    self.unlearned.push_back(id.clone());
+                }
+            }
         }
     }
 

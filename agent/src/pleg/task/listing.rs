@@ -19,8 +19,8 @@ use crate::{
 pub(super) struct Full {
     cause: ListCause,
     began: Instant,
-    is_listed: bool,
-    waiting: HashSet<PodUid>,
+    pub(super) is_listed: bool,
+    pub(super) waiting: HashSet<PodUid>,
 }
 
 impl Task {
@@ -46,7 +46,7 @@ impl Task {
             is_listed: false,
             waiting: HashSet::new(),
         });
-        let client = self.deps.client.clone();
+        let client = self.deps.client.with_timeout(super::LIST_WITHIN);
         self.reads.spawn(async move {
             let result = client.list_pods().await;
             metrics::PLEG_RELIST_DURATION.record(began.elapsed().as_secs_f64(), &[]);
@@ -126,7 +126,7 @@ impl Task {
 
     fn is_being_looked_at(&self, uid: &PodUid) -> bool {
         self.wanted.contains_key(uid)
-            || self.in_flight.contains(uid)
+            || self.in_flight.contains_key(uid)
             || self.failed.contains_key(uid)
             || self.awaiting.has_pod(uid)
     }
@@ -140,7 +140,42 @@ impl Task {
         }
     }
 
-    fn finish_full(&mut self) {
+    /// When the listing under way has waited long enough for the reading that began first.
+    pub(super) fn give_up_at(&self) -> Option<Instant> {
+        let full = self.full.as_ref()?;
+        let began = full
+            .waiting
+            .iter()
+            .filter_map(|uid| self.in_flight.get(uid));
+        began.min().map(|began| *began + super::LISTING_PATIENCE)
+    }
+
+    /// Readings that hang do not hold up the listing. What is known of their pods stays, with an
+    /// error for whoever needs to know more: an unknown pod must not be taken for one that is not
+    /// there.
+    pub(super) fn give_up_readings(&mut self, now: Instant) {
+        if self.give_up_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(full) = &mut self.full else { return };
+        let (in_flight, began) = (&self.in_flight, full.began);
+        let hanging: Vec<PodUid> = full
+            .waiting
+            .extract_if(|uid| {
+                in_flight
+                    .get(uid)
+                    .is_some_and(|began| *began + super::LISTING_PATIENCE <= now)
+            })
+            .collect();
+        for uid in hanging {
+            tracing::warn!(%uid, "The runtime is slow to tell of a pod: the others go on");
+            let why = "the runtime has not told of the pod yet".to_owned();
+            self.cache.store_error(&uid, began, why);
+        }
+        self.finish_full();
+    }
+
+    pub(super) fn finish_full(&mut self) {
         if !self
             .full
             .as_ref()
@@ -149,6 +184,10 @@ impl Task {
             return;
         }
         let Some(full) = self.full.take() else { return };
+        // After the first of the follow-ups no news from before the gap is left.
+        if full.cause == ListCause::Gap && self.follow_ups.len() < super::FOLLOW_UPS.len() {
+            self.forget_lost_cgroups();
+        }
         self.cache.set_complete(full.began);
         self.cache.forget_gone();
         let cache = self.cache.clone();

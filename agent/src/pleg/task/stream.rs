@@ -14,7 +14,9 @@ use crate::{
     metrics,
     types::{
         clock::{self, Mono},
+        id::{ContainerId, PodUid},
         kernel::{Gap, GapPlace},
+        runtime::RuntimePod,
     },
 };
 
@@ -108,6 +110,9 @@ impl Task {
             let age = clock::wall_now().duration_since(at).as_secs_f64();
             metrics::EVENTED_PLEG_CONNECTION_LATENCY.record(age.max(0.0), &[]);
         }
+        if event.kind == EventKind::Deleted && self.mode == Some(PlegMode::Kernel) {
+            return self.on_removal(event);
+        }
         if self.awaiting.is_waiting(&event.container) {
             if event.kind == EventKind::Stopped {
                 self.awaiting.hurry(&event.container, Instant::now());
@@ -116,8 +121,8 @@ impl Task {
         }
         let Some(uid) = event.uid else { return };
         match self.mode {
-            // The kernel tells of starts and ends, and whoever creates or removes reads afterwards;
-            // for what others do, an end is news.
+            // The kernel tells of starts and ends, and whoever creates reads afterwards; for what
+            // others do, an end is news.
             Some(PlegMode::Kernel) => {
                 if event.kind == EventKind::Stopped && !self.is_recorded(&uid, &event.container) {
                     self.want(&uid, Cause::Stream);
@@ -129,11 +134,36 @@ impl Task {
         }
     }
 
-    fn is_recorded(
-        &self,
-        uid: &crate::types::id::PodUid,
-        id: &crate::types::id::ContainerId,
-    ) -> bool {
+    /// The kernel has no word for this: a container that has ended leaves nothing there.
+    fn on_removal(&mut self, event: RuntimeEvent) {
+        let has_it = |pod: &RuntimePod| pod.has(&event.container);
+        let uid = event.uid.or_else(|| {
+            let pods = self.cache.all();
+            pods.iter()
+                .find(|pod| has_it(pod))
+                .map(|pod| pod.uid.clone())
+        });
+        if let Some(uid) = uid {
+            let at = Instant::now() + super::CHECK_REMOVAL_AFTER;
+            self.removed.insert(event.container, (uid, at));
+        }
+    }
+
+    /// Reads pods of which something was removed by others.
+    pub(super) fn check_removed(&mut self, now: Instant) {
+        let due: Vec<(ContainerId, PodUid)> = self
+            .removed
+            .extract_if(|_, (_, at)| *at <= now)
+            .map(|(id, (uid, _))| (id, uid))
+            .collect();
+        for (id, uid) in due {
+            if self.cache.get(&uid).is_some_and(|pod| pod.has(&id)) {
+                self.want(&uid, Cause::Stream);
+            }
+        }
+    }
+
+    fn is_recorded(&self, uid: &PodUid, id: &ContainerId) -> bool {
         self.cache.get(uid).is_some_and(|pod| {
             pod.container(id)
                 .is_some_and(|container| container.state.exit().is_some())

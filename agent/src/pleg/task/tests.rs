@@ -421,3 +421,146 @@ async fn a_container_read_before_its_start_is_looked_at_again_after_it() {
     task.on_time();
     assert!(task.wanted.contains_key(&uid));
 }
+
+/// A listing that waits for the readings of these pods, which have begun and hang.
+fn hang(task: &mut Task, uids: &[PodUid]) {
+    task.list(ListCause::Start);
+    for uid in uids {
+        task.in_flight.insert(uid.clone(), Instant::now());
+    }
+    let full = task.full.as_mut().expect("under way");
+    full.is_listed = true;
+    full.waiting = uids.iter().cloned().collect();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_hangs_does_not_hold_up_a_listing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, handle, mut task, _events, _memory) = task(dir.path());
+    let uid = PodUid::from("hangs");
+    let began = Instant::now();
+    hang(&mut task, std::slice::from_ref(&uid));
+    assert_eq!(task.give_up_at(), Some(began + LISTING_PATIENCE));
+    tokio::time::advance(LISTING_PATIENCE).await;
+    task.on_time();
+    assert!(task.full.is_none());
+    assert_eq!(handle.cache().complete_at(), Some(began));
+    // It is not taken for a pod that the runtime has nothing of.
+    let view = handle.cache().newer_than(&uid, began).expect("told");
+    assert_eq!(
+        view.pod().expect_err("not known"),
+        "the runtime has not told of the pod yet"
+    );
+}
+
+#[tokio::test]
+async fn pods_whose_readings_failed_leave_half_the_places_to_others() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, _handle, mut task, _events, _memory) = task(dir.path());
+    let failing: Vec<PodUid> = (0..MAX_READS)
+        .map(|n| PodUid::from(format!("failing-{n}")))
+        .collect();
+    for uid in &failing {
+        task.failed.insert(uid.clone(), (Instant::now(), RETRY.1));
+        task.want(uid, Cause::Asked);
+    }
+    let good = PodUid::from("good");
+    task.want(&good, Cause::Asked);
+    task.start_reads();
+    assert!(task.in_flight.contains_key(&good));
+    assert_eq!(task.in_flight.len(), MAX_READS / 2 + 1);
+    assert_eq!(task.queue.len(), MAX_READS / 2);
+}
+
+fn deleted(container: &str) -> StreamNews {
+    StreamNews::Event(cri::RuntimeEvent {
+        container: ContainerId::from(container),
+        kind: cri::EventKind::Deleted,
+        uid: None,
+        at: None,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_others_remove_is_looked_at_soon() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, _handle, mut task, _events, _memory) = task(dir.path());
+    task.mode = Some(PlegMode::Kernel);
+    let uid = know(&mut task, &["c0ffee01"], &RUNS);
+    task.on_stream(deleted("c0ffee01"));
+    assert!(task.wanted.is_empty());
+    assert_eq!(
+        task.next_deadline(),
+        Some(Instant::now() + CHECK_REMOVAL_AFTER)
+    );
+    tokio::time::advance(CHECK_REMOVAL_AFTER).await;
+    task.on_time();
+    assert!(task.wanted.contains_key(&uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_its_own_worker_has_read_is_no_news() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, _handle, mut task, _events, _memory) = task(dir.path());
+    task.mode = Some(PlegMode::Kernel);
+    let uid = know(&mut task, &["c0ffee01"], &RUNS);
+    task.on_stream(deleted("c0ffee01"));
+    let nothing = RuntimePod::empty(uid, PodKey::new("default", "p"));
+    task.on_pod(nothing, Instant::now());
+    tokio::time::advance(CHECK_REMOVAL_AFTER).await;
+    task.on_time();
+    assert!(task.wanted.is_empty());
+}
+
+#[tokio::test]
+async fn a_cgroup_whose_removal_was_lost_is_forgotten_by_a_later_listing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, _handle, mut task, _events, mut memory) = task(dir.path());
+    know(&mut task, &["c0ffee01", "c0ffee02"], &RUNS);
+    task.index.walked(&[CgroupId(10), CgroupId(11)].into());
+    let gap = Gap {
+        at: Mono(1),
+        lost: 3,
+        place: GapPlace::Queue,
+    };
+    task.on_gap(gap);
+    // The listing at once: news from before the gap may still come.
+    task.full.as_mut().expect("under way").is_listed = true;
+    task.finish_full();
+    assert!(task.index.place(CgroupId(12)).is_some());
+    task.follow_ups.pop_front();
+    task.list(ListCause::Gap);
+    task.full.as_mut().expect("under way").is_listed = true;
+    task.finish_full();
+    assert!(task.index.place(CgroupId(12)).is_none());
+    assert!(task.index.place(CgroupId(11)).is_some());
+    let told = memory.try_recv().expect("told");
+    assert_eq!(
+        told,
+        MemoryNews::Removed {
+            cgroup: CgroupId(12)
+        }
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_main_process_that_is_not_told_is_asked_for_again_ever_more_rarely() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, _handle, mut task, _events, _memory) = task(dir.path());
+    know(&mut task, &["c0ffee01"], &RUNS);
+    let id = ContainerId::from("c0ffee01");
+    for seconds in [1, 2, 4] {
+        let error = cri::Error::Answer {
+            call: Call::ContainerStatus,
+            what: "nothing",
+        };
+        task.on_pid(&id, Err(error));
+        let wait = Duration::from_secs(seconds);
+        assert_eq!(task.next_deadline(), Some(Instant::now() + wait));
+        tokio::time::advance(wait).await;
+        task.on_time();
+        assert_eq!(task.unlearned.pop_front(), Some(id.clone()));
+    }
+    task.on_pid(&id, Ok(Some(7)));
+    assert!(task.relearn.is_empty());
+}
