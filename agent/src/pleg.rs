@@ -41,6 +41,7 @@ use tokio::{
 
 pub use self::{
     cache::{Cache, View},
+    message::with_early as with_early_messages,
     task::{Deps, KernelOpener, KernelSource, Task},
 };
 use crate::config::PlegMode;

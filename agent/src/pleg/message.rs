@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::{self, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use futures::StreamExt as _;
@@ -14,7 +15,7 @@ use crate::{
     telemetry::chain,
     types::{
         reason::terminated,
-        runtime::{Container, ContainerState, Exit},
+        runtime::{Container, ContainerState, Exit, SharedRuntimePod, Witness},
     },
 };
 
@@ -23,6 +24,35 @@ const FILE_BYTES: u64 = 4096;
 /// Bytes and lines of the log, from its end.
 const LOG_BYTES: usize = 2048;
 const LOG_LINES: u64 = 80;
+
+/// The pod with the messages of containers whose exit only the kernel has told so far: their files
+/// are written. Not their logs, of which the runtime may still hold the end.
+pub async fn with_early(pod: SharedRuntimePod) -> SharedRuntimePod {
+    let mut added = Vec::new();
+    for container in &pod.containers {
+        if let ContainerState::Exited(exit) = &container.state
+            && exit.witness == Witness::Kernel
+            && let Some(path) = &container.termination_message_host_path
+        {
+            let message = of_file(PathBuf::from(path)).await;
+            if !message.is_empty() {
+                added.push((container.id.clone(), message));
+            }
+        }
+    }
+    if added.is_empty() {
+        return pod;
+    }
+    let mut pod = (*pod).clone();
+    for container in &mut pod.containers {
+        if let ContainerState::Exited(exit) = &mut container.state
+            && let Some((_, message)) = added.iter().find(|(id, _)| *id == container.id)
+        {
+            exit.message.clone_from(message);
+        }
+    }
+    Arc::new(pod)
+}
 
 /// Adds the container's own message to what the runtime says of its exit.
 pub(super) async fn add(container: &mut Container) {
@@ -115,7 +145,10 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::types::runtime::Witness;
+    use crate::types::{
+        id::{PodKey, PodUid},
+        runtime::{RuntimePod, container_for_tests},
+    };
 
     fn exit(code: i32, reason: &str) -> Exit {
         Exit {
@@ -156,6 +189,29 @@ mod tests {
         #[case] expected: &str,
     ) {
         assert_eq!(joined(runtime.to_owned(), own.to_owned()), expected);
+    }
+
+    #[rstest]
+    #[case(Witness::Kernel, "why")]
+    #[case(Witness::Runtime, "")]
+    #[tokio::test]
+    async fn an_exit_that_the_kernel_told_has_its_message_at_once(
+        #[case] witness: Witness,
+        #[case] message: &str,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("message");
+        std::fs::write(&path, "why").unwrap();
+        let exit = Exit {
+            witness,
+            ..exit(1, "Error")
+        };
+        let mut container = container_for_tests("c", ContainerState::Exited(exit));
+        container.termination_message_host_path = Some(path.to_str().unwrap().to_owned());
+        let mut pod = RuntimePod::empty(PodUid::from("u"), PodKey::new("default", "p"));
+        pod.containers.push(container);
+        let pod = with_early(Arc::new(pod)).await;
+        assert_eq!(pod.containers[0].state.exit().unwrap().message, message);
     }
 
     #[tokio::test]

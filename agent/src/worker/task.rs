@@ -11,7 +11,7 @@ use super::{
     plan, steps,
 };
 use crate::{
-    metrics,
+    metrics, pleg,
     status::{self, PodRecord, StatusInput, Waiting},
     telemetry::chain,
     types::{
@@ -20,7 +20,7 @@ use crate::{
         id::{ContainerId, PodUid},
         pod::Pod,
         reason::event,
-        runtime::RuntimePod,
+        runtime::{RuntimePod, SharedRuntimePod},
         timeline::Level,
     },
 };
@@ -31,6 +31,10 @@ const RETRY: Duration = Duration::from_secs(10);
 const RETRY_NETWORK: Duration = Duration::from_secs(1);
 /// After a failed attempt to stop or to clean up.
 const RETRY_TERMINATION: Duration = Duration::from_secs(2);
+/// How long a step may go on after the agent was told to stop.
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
+/// The same for the stop of a pod, most of which is waiting for its containers.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a worker tells the sync loop after each turn.
 #[derive(Clone, Debug)]
@@ -150,7 +154,7 @@ impl Worker {
                     biased;
                     turn = self.sync() => turn,
                     // The runtime is not answering and the agent is to end: the pod stays as it is.
-                    () = patience(stop) => return Some(None),
+                    () = patience(stop, STEP_PATIENCE) => return Some(None),
                 };
                 match turn {
                     Turn::Settled(wait) => Some(Some(wait)),
@@ -170,7 +174,14 @@ impl Worker {
             }
             Phase::Terminating { stop: order, .. } => {
                 let grace = kill::grace(&self.pod, order.grace);
-                match self.terminate(grace).await {
+                let stopped = tokio::select! {
+                    biased;
+                    stopped = self.terminate(grace) => stopped,
+                    // Its containers have their signal and may take their grace; the next start
+                    // finds what is left.
+                    () = patience(stop, STOP_PATIENCE) => return Some(None),
+                };
+                match stopped {
                     Ok(()) => {
                         self.go(Input::Stopped);
                         None
@@ -217,9 +228,15 @@ impl Worker {
         self.phase.send_modify(|phase| *phase = phase.next(input));
     }
 
+    /// The pod as it was after this worker's last step, or later.
+    async fn observe(&self) -> Result<SharedRuntimePod, String> {
+        let observed = self.context.pleg.fresh(self.pod.uid(), self.since).await?;
+        Ok(pleg::with_early_messages(observed).await)
+    }
+
     /// WORK-02: what runs is compared with what is wanted, and one step is taken.
     async fn sync(&mut self) -> Turn {
-        let observed = match self.context.pleg.fresh(self.pod.uid(), self.since).await {
+        let observed = match self.observe().await {
             Ok(observed) => observed,
             Err(error) => {
                 let message = format!("error determining status: {error}");
@@ -273,7 +290,7 @@ impl Worker {
         }
         if done.has_acted {
             // Some container waits (back-off, a failed pull); the rest is news for the status.
-            match self.context.pleg.fresh(self.pod.uid(), self.since).await {
+            match self.observe().await {
                 Ok(observed) => drop(self.publish(&observed, false)),
                 Err(error) => tracing::debug!(%error, "The runtime could not be read after a step"),
             }
@@ -321,14 +338,14 @@ impl Worker {
 
     /// WORK-03.
     async fn terminate(&mut self, grace: Duration) -> Result<(), String> {
-        let observed = self.context.pleg.fresh(self.pod.uid(), self.since).await?;
+        let observed = self.observe().await?;
         self.publish(&observed, true);
         if observed.is_running() || plan::alive(&observed).next().is_some() {
             kill::kill_pod(&self.context, &self.pod, &observed, grace)
                 .await
                 .map_err(|error| format!("error killing pod: {error}"))?;
             self.since = Instant::now();
-            let observed = self.context.pleg.fresh(self.pod.uid(), self.since).await?;
+            let observed = self.observe().await?;
             let alive: Vec<&str> = plan::alive(&observed)
                 .map(|container| container.name.as_str())
                 .collect();
@@ -417,8 +434,7 @@ impl Worker {
     }
 }
 
-/// How long a step may go on after the agent was told to stop.
-async fn patience(stop: &CancellationToken) {
+async fn patience(stop: &CancellationToken, wait: Duration) {
     stop.cancelled().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(wait).await;
 }
