@@ -207,6 +207,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     shared.set_pleg(pleg.clone());
 
     let (views, runtime_task) = sync::runtime::new(client.clone(), board.clone(), pleg.clone());
+    shared.set_runtime_fault(views.runtime.clone());
     tasks.spawn_fallible("runtime", runtime_task.run(stop.clone()));
     tasks.spawn("sources", source_task.run(stop.clone()));
 

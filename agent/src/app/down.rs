@@ -1,6 +1,6 @@
 //! `skep down` where no agent runs: what an agent left running is stopped without one.
 
-use std::{collections::HashSet, fs, io, path::Path, sync::Arc};
+use std::{collections::HashSet, fs, io, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 
@@ -16,6 +16,9 @@ use crate::{
     volume::{self, Volumes},
     worker::kill_orphan,
 };
+
+/// A runtime that does not tell its version in this time is of no use.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Stops every pod on the root's own containerd, and that containerd, and removes what was made for
 /// them. Says what was done, a line each.
@@ -33,6 +36,15 @@ pub async fn down_without_agent(root: &Path) -> anyhow::Result<Vec<String>> {
     let cgroup_root = known_cgroup_root(root)?;
     let config = config_of(root, settings.endpoint(), cgroup_root.clone())?;
     let client = cri::Client::new(&config.runtime)?;
+    if let Err(error) = client.with_timeout(ANSWER_WITHIN).version().await {
+        anyhow::ensure!(
+            !error.is_deadline(),
+            "the runtime at {} stands still: no answer within {} seconds, and nothing was stopped; \
+             end it or let it go on, and try again",
+            client.endpoint(),
+            ANSWER_WITHIN.as_secs(),
+        );
+    }
     let mut done = stop_pods(&client, &config).await?;
 
     let volumes = Volumes::new(volume::Settings {

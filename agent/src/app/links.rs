@@ -1,10 +1,13 @@
 //! What the servers ask of parts that are built after them: the servers come first, so that a node
 //! without a runtime can say what it waits for.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
-use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::{
+    sync::{OnceCell, mpsc, watch},
+    time::Instant,
+};
 
 use crate::{
     config::Config,
@@ -16,6 +19,9 @@ use crate::{
     types::id::PodKey,
 };
 
+/// `down` does not wait longer for a runtime that does not answer.
+const DOWN_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Filled in as the parts come up. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Shared(Arc<Inner>);
@@ -25,6 +31,8 @@ struct Inner {
     node: String,
     endpoint: String,
     runtime: OnceCell<String>,
+    /// Why the runtime is of no use; none while it is.
+    runtime_fault: OnceCell<watch::Receiver<Option<String>>>,
     pleg: OnceCell<pleg::Handle>,
     containerd: OnceCell<watch::Receiver<supervise::State>>,
     refusals: watch::Receiver<Vec<Refusal>>,
@@ -43,6 +51,7 @@ impl Shared {
             node: config.node.name.clone(),
             endpoint: config.runtime.endpoint.clone(),
             runtime: OnceCell::new(),
+            runtime_fault: OnceCell::new(),
             pleg: OnceCell::new(),
             containerd: OnceCell::new(),
             refusals,
@@ -54,6 +63,10 @@ impl Shared {
     // Each is set once, by the composition root.
     pub(super) fn set_runtime(&self, name_and_version: String) {
         self.0.runtime.set(name_and_version).ok();
+    }
+
+    pub(super) fn set_runtime_fault(&self, fault: watch::Receiver<Option<String>>) {
+        self.0.runtime_fault.set(fault).ok();
     }
 
     pub(super) fn set_pleg(&self, pleg: pleg::Handle) {
@@ -129,7 +142,19 @@ impl Shared {
                     shared.progress.subscribe()
                 }
             };
-            stream::once(begin).flat_map(lines).boxed()
+            let failed = {
+                let shared = shared.clone();
+                async move {
+                    let why = gone_for(DOWN_PATIENCE, || shared.runtime_fault()).await;
+                    let left = shared
+                        .progress
+                        .borrow()
+                        .as_ref()
+                        .map(|left| left.pods.len());
+                    failure(&why, left)
+                }
+            };
+            until_failed(stream::once(begin).flat_map(lines), failed).boxed()
         })
     }
 
@@ -142,6 +167,64 @@ impl Shared {
             std::future::pending::<()>().await;
         }
     }
+}
+
+impl Inner {
+    fn runtime_fault(&self) -> Option<String> {
+        match self.runtime_fault.get() {
+            Some(fault) => fault.borrow().clone(),
+            None => Some(format!(
+                "the runtime at {} has not answered yet",
+                self.endpoint
+            )),
+        }
+    }
+}
+
+/// Ends once there has been a fault for all of `patience`: with what it is.
+async fn gone_for(patience: Duration, fault: impl Fn() -> Option<String>) -> String {
+    let mut since = None;
+    loop {
+        match fault() {
+            None => since = None,
+            Some(why) if since.get_or_insert_with(Instant::now).elapsed() >= patience => {
+                return why;
+            }
+            Some(_) => {}
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// `left` is how many pods there are; none where that is not known yet. Pure.
+fn failure(why: &str, left: Option<usize>) -> wire::DownProgress {
+    let pods = match left {
+        None => "the pods were not stopped".to_owned(),
+        Some(1) => "1 pod is left".to_owned(),
+        Some(left) => format!("{left} pods are left"),
+    };
+    wire::DownProgress {
+        message: format!("{why}: {pods}; the agent goes on once the runtime answers"),
+        pod: None,
+        left: left.unwrap_or_default(),
+        has_failed: true,
+    }
+}
+
+/// The lines, or those before the failure and the failure as the last.
+fn until_failed(
+    lines: impl futures::Stream<Item = wire::DownProgress> + Send + 'static,
+    failed: impl Future<Output = wire::DownProgress> + Send + 'static,
+) -> impl futures::Stream<Item = wire::DownProgress> {
+    let start = Some((Box::pin(lines), Box::pin(failed)));
+    stream::unfold(start, |state| async move {
+        let (mut lines, mut failed) = state?;
+        tokio::select! {
+            biased;
+            line = lines.next() => line.map(|line| (line, Some((lines, failed)))),
+            failure = &mut failed => Some((failure, None)),
+        }
+    })
 }
 
 /// A line for each pod that is gone, and one at the end.
@@ -212,5 +295,37 @@ mod tests {
         progress.send_replace(left(&[]));
         let rest: Vec<_> = told.map(|line| line.message).collect().await;
         assert_eq!(rest, ["pod default/b stopped", "all pods are stopped"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn down_fails_when_the_runtime_does_not_answer_for_long() {
+        let (progress, seen) = watch::channel(None);
+        progress.send_replace(Some(Remaining {
+            pods: vec![key("a"), key("b")],
+        }));
+        let failed = async {
+            let fault = || Some("container runtime is down: no answer".to_owned());
+            failure(&gone_for(DOWN_PATIENCE, fault).await, Some(2))
+        };
+        let began = Instant::now();
+        let told: Vec<_> = until_failed(lines(seen), failed).collect().await;
+        assert!(began.elapsed() < DOWN_PATIENCE * 2);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].has_failed);
+        assert_eq!(
+            told[0].message,
+            "container runtime is down: no answer: 2 pods are left; \
+             the agent goes on once the runtime answers"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_comes_back_is_waited_for() {
+        let began = Instant::now();
+        // Down for 20 seconds at a time.
+        let fault = || (began.elapsed().as_secs() % 25 < 20).then(|| "down".to_owned());
+        let waiting = gone_for(DOWN_PATIENCE, fault);
+        let waited = tokio::time::timeout(DOWN_PATIENCE * 10, waiting).await;
+        assert!(waited.is_err());
     }
 }
