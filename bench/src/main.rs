@@ -11,6 +11,7 @@ pub mod node;
 pub mod pods;
 pub mod process;
 pub mod record;
+mod report;
 pub mod stats;
 pub mod subject;
 pub mod turn;
@@ -23,6 +24,8 @@ use clap::Parser;
 enum Command {
     /// Measure one subject for one round, in a box.
     Turn(turn::Args),
+    /// Make tables and plots of what all turns wrote.
+    Report(report::Args),
 }
 
 // One thread: the bench shares the machine with what it measures.
@@ -30,5 +33,6 @@ enum Command {
 async fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Turn(args) => Box::pin(turn::run(args)).await,
+        Command::Report(args) => report::run(&args),
     }
 }

@@ -126,3 +126,24 @@ pub struct Versions {
     pub containerd: String,
     pub runc: String,
 }
+
+/// A line as the driver keeps it: the turn's record, and how the turn was driven.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Line {
+    #[serde(flatten)]
+    pub record: Record,
+    #[serde(default)]
+    pub driven: Option<Driven>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Driven {
+    /// Gives the order of turns again.
+    pub seed: u64,
+    /// `quick`, `pleg` or `full`.
+    pub size: String,
+    /// Whether a busy machine was accepted.
+    pub busy_ok: bool,
+    /// Whether the processors were idle when the turn began.
+    pub quiet: bool,
+}

@@ -1,4 +1,4 @@
-//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `build-ebpf` and what they stand on.
+//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `bench`, `build-ebpf` and what they stand on.
 #![expect(
     clippy::disallowed_methods,
     reason = "the bans are for the agent: these tasks have no runtime that a sleep could block, \
@@ -6,6 +6,7 @@
 )]
 
 mod accept;
+mod bench;
 mod boxed;
 mod build_ebpf;
 mod cache;
@@ -36,6 +37,8 @@ enum Task {
     Test,
     /// Run the long acceptance runs: the named ones, or all.
     Accept { runs: Vec<accept::Run> },
+    /// Measure Skep beside upstream's kubelet and beside the bare runtime.
+    Bench(bench::Options),
     /// Build the tested versions of containerd, runc, the CNI plugins, crictl and the kubelet, and
     /// say where they are.
     Upstream {
@@ -63,6 +66,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Up(options) => return up::run(&options),
         Task::Test => return test::run(),
         Task::Accept { runs } => return accept::run(&runs),
+        Task::Bench(options) => return bench::run(&options),
         Task::Upstream { parts } => {
             setup::ensure_test()?;
             let parts = if parts.is_empty() {
