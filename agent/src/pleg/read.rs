@@ -19,6 +19,15 @@ pub(super) async fn pod(
     known: Option<&RuntimePod>,
 ) -> Result<RuntimePod, cri::Error> {
     let listed = client.list_pod(uid).await?;
+    of_listed(client, &listed, known).await
+}
+
+/// The pod of which a listing has just shown this much.
+pub(super) async fn of_listed(
+    client: &cri::Client,
+    listed: &ListedPod,
+    known: Option<&RuntimePod>,
+) -> Result<RuntimePod, cri::Error> {
     let mut sandboxes = Vec::with_capacity(listed.sandboxes.len());
     for item in &listed.sandboxes {
         let before = known.and_then(|k| k.sandboxes.iter().find(|s| s.id == item.id));
@@ -49,7 +58,7 @@ pub(super) async fn pod(
         listed.key.clone()
     };
     let mut pod = RuntimePod {
-        uid: uid.clone(),
+        uid: listed.uid.clone(),
         key,
         sandboxes,
         containers,

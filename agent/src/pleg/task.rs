@@ -60,6 +60,8 @@ const MAX_READS: usize = 8;
 const READ_WITHIN: Duration = Duration::from_secs(10);
 /// The same for a listing of everything.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
+/// How long a reading may stand on what a listing showed of the pod.
+const LISTED_FOR: Duration = Duration::from_secs(1);
 /// A listing does not wait for a pod whose reading takes longer.
 const LISTING_PATIENCE: Duration = Duration::from_secs(5);
 /// Upstream's capacity (PLEG-04). What does not fit is counted and sent later.
@@ -352,13 +354,20 @@ impl Task {
                 continue;
             };
             metrics::PLEG_REREADS.add(1, &[("cause", cause.into())]);
-            let began = Instant::now();
-            self.in_flight.insert(uid.clone(), began);
+            let now = Instant::now();
+            self.in_flight.insert(uid.clone(), now);
             let client = self.reader.clone();
             let known = self.cache.get(&uid);
+            let listed = self.take_listed(&uid, cause);
             self.reads.spawn(async move {
-                let result = read::pod(&client, &uid, known.as_deref()).await;
-                metrics::PLEG_POD_RELIST_DURATION.record(began.elapsed().as_secs_f64(), &[]);
+                let (began, result) = match listed {
+                    Some((pod, began)) => (
+                        began,
+                        read::of_listed(&client, &pod, known.as_deref()).await,
+                    ),
+                    None => (now, read::pod(&client, &uid, known.as_deref()).await),
+                };
+                metrics::PLEG_POD_RELIST_DURATION.record(now.elapsed().as_secs_f64(), &[]);
                 Done::Pod { uid, began, result }
             });
         }

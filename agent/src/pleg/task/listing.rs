@@ -21,6 +21,8 @@ pub(super) struct Full {
     began: Instant,
     pub(super) is_listed: bool,
     pub(super) waiting: HashSet<PodUid>,
+    /// Pods to be read, as they were listed: they need not be listed a second time.
+    listed: HashMap<PodUid, ListedPod>,
 }
 
 impl Task {
@@ -45,6 +47,7 @@ impl Task {
             began,
             is_listed: false,
             waiting: HashSet::new(),
+            listed: HashMap::new(),
         });
         let client = self.deps.client.with_timeout(super::LIST_WITHIN);
         self.reads.spawn(async move {
@@ -96,7 +99,15 @@ impl Task {
                 .filter(|uid| !by_uid.contains_key(uid))
                 .cloned(),
         );
+        let mut to_read = HashMap::new();
         for uid in &changed {
+            // Whoever has asked for it already may need a newer one.
+            if !is_check
+                && !self.wanted.contains_key(uid)
+                && let Some(pod) = by_uid.get(uid)
+            {
+                to_read.insert(uid.clone(), (*pod).clone());
+            }
             if is_check {
                 // An event may be under way, or a worker in the middle of its steps.
                 if !self.is_being_looked_at(uid) {
@@ -115,6 +126,7 @@ impl Task {
         }
         if let Some(full) = &mut self.full {
             full.is_listed = true;
+            full.listed = to_read;
             full.waiting = if is_check {
                 HashSet::new()
             } else {
@@ -129,6 +141,21 @@ impl Task {
             || self.in_flight.contains_key(uid)
             || self.failed.contains_key(uid)
             || self.awaiting.has_pod(uid)
+    }
+
+    /// The pod as the listing under way has it, and when that began, where a reading for `cause` may
+    /// stand on it.
+    pub(super) fn take_listed(
+        &mut self,
+        uid: &PodUid,
+        cause: Cause,
+    ) -> Option<(ListedPod, Instant)> {
+        let full = self.full.as_mut()?;
+        let pod = full.listed.remove(uid)?;
+        let is_new = cause == Cause::Listing
+            && full.began.elapsed() < super::LISTED_FOR
+            && self.cache.newer_than(uid, full.began).is_none();
+        is_new.then_some((pod, full.began))
     }
 
     /// A pod's reading ended, well or badly: the listing need not wait for it any more.

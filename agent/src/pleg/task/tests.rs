@@ -564,3 +564,28 @@ async fn a_main_process_that_is_not_told_is_asked_for_again_ever_more_rarely() {
     task.on_pid(&id, Ok(Some(7)));
     assert!(task.relearn.is_empty());
 }
+
+#[tokio::test]
+async fn a_start_lists_once_and_asks_for_each_sandbox_and_container_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (fake, handle, task, _events, _memory) = task(dir.path());
+    for n in 0..30 {
+        let (pod, sandbox) = (format!("pod-{n}"), format!("sandbox-{n}"));
+        add_sandbox(&fake, &pod, &sandbox);
+        add_container(&fake, &pod, &sandbox, &format!("app-{n}"));
+    }
+    let stop = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "ends with the test")]
+    let task = tokio::spawn(task.run(stop.clone()));
+    timeout(LIMIT, handle.cache().wait_complete())
+        .await
+        .expect("all is known");
+    let asked = |call| fake.count(call);
+    // The change of modes may have come in between, with a listing of its own.
+    assert!(asked(Call::ListContainers) <= 2);
+    assert_eq!(asked(Call::PodSandboxStatus), 30);
+    assert_eq!(asked(Call::ContainerStatus), 30);
+    assert_eq!(handle.cache().all().len(), 30);
+    stop.cancel();
+    task.await.expect("no panic").expect("no error");
+}
