@@ -137,3 +137,30 @@ async fn an_overflow_of_the_kernels_buffer_is_made_up_for() {
     }
     node.down().await;
 }
+
+#[tokio::test]
+async fn what_others_remove_is_known_without_a_listing() {
+    let node = Node::builder().up().await;
+    let manifest = yaml::pod("done")
+        .spec(json!({"restartPolicy": "Never"}))
+        .container("app", "exit 5");
+    node.write("done.yaml", manifest);
+    let end = node
+        .until("it failed", SOON, |pods| {
+            (pods.phase("done") == Some("Failed"))
+                .then(|| pods.terminated("done", "app").cloned())?
+        })
+        .await;
+    let id = end.container_id.unwrap();
+    let id = id.strip_prefix("containerd://").unwrap().into();
+    let exited = async || {
+        let exited = [("container_state", "exited")];
+        node.metric("kubelet_running_containers", &exited).await
+    };
+    assert_eq!(exited().await, 1.0);
+    node.client.remove_container(&id).await.unwrap();
+    node.until_true("its removal is known", SOON, async || exited().await == 0.0)
+        .await;
+    assert_eq!(node.metric("skep_pleg_missed_total", &[]).await, 0.0);
+    node.down().await;
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -171,5 +172,71 @@ async fn a_pod_more_than_the_node_takes_is_refused_and_the_others_run_on() {
     node.until_running("first").await;
     node.remove_manifest("second.yaml");
     node.until_gone("second").await;
+    node.down().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_does_not_wait_for_a_long_grace() {
+    let mut node = Node::builder().up().await;
+    let manifest = yaml::pod("deaf")
+        .spec(json!({"terminationGracePeriodSeconds": 600}))
+        .container("app", "trap 'echo heard' TERM; while :; do sleep 0.2; done");
+    node.write("deaf.yaml", manifest);
+    node.until_running("deaf").await;
+    node.remove_manifest("deaf.yaml");
+    node.until_event("deaf", "Killing").await;
+    let told = Instant::now();
+    node.stop_agent().await;
+    let took = told.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // The next start finds a pod that nobody wants.
+    node.start_agent_again().await;
+    node.until_true("the pod is stopped", SOON, async || {
+        let pods = node.client.list_pods().await.unwrap();
+        pods.iter()
+            .flat_map(|pod| &pod.containers)
+            .all(|container| container.state == agent::cri::ListedState::Exited)
+    })
+    .await;
+    node.down().await;
+}
+
+#[tokio::test]
+async fn down_says_that_the_runtime_stands_still_and_goes_on_when_it_is_back() {
+    let mut node = Node::builder().external_containerd().up().await;
+    node.write("web.yaml", yaml::pod("web").container("app", STAY));
+    node.until_running("web").await;
+    node.pause_runtime().await;
+    let output = node.skep(&["down"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let expected = "1 pod is left; the agent goes on once the runtime answers";
+    assert!(said.contains(expected), "{said}");
+    node.resume_runtime().await;
+    // What was asked for is still to be done.
+    let ended = node.agent_end().await;
+    assert!(ended.success(), "{ended}");
+    node.down().await;
+}
+
+#[tokio::test]
+async fn down_without_an_agent_says_that_the_runtime_stands_still() {
+    let mut node = Node::builder().up().await;
+    node.write("web.yaml", yaml::pod("web").container("app", STAY));
+    node.until_running("web").await;
+    let runtime = node.runtime_pid().await;
+    node.kill_agent().await;
+    crate::node::send(runtime, Signal::STOP);
+    let output = node.skep(&["down"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("stands still: no answer within 10 seconds"),
+        "{said}"
+    );
+    crate::node::send(runtime, Signal::CONT);
+    let output = node.skep(&["down"]).await;
+    let said = crate::node::printed(&output);
+    assert!(said.contains("pod default/web-node stopped"), "{said}");
     node.down().await;
 }
