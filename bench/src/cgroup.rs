@@ -41,6 +41,11 @@ impl Cgroup {
         self.0.join("cgroup.procs")
     }
 
+    /// The processes in it.
+    pub fn pids(&self) -> io::Result<Vec<i32>> {
+        pids_in(&self.0)
+    }
+
     /// CPU time of all that ever was in the group, in nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64> {
         let (file, text) = self
@@ -108,7 +113,7 @@ impl Cgroups {
         // What is killed is reaped by others, and a shim starts something as it ends.
         for _ in 0..200 {
             let dirs = groups(&self.prefix);
-            for pid in dirs.iter().flat_map(|dir| pids_in(dir)) {
+            for pid in dirs.iter().filter_map(|dir| pids_in(dir).ok()).flatten() {
                 if let Some(pid) = Pid::from_raw(pid) {
                     // It may have ended.
                     let _ = kill_process(pid, Signal::KILL);
@@ -186,9 +191,9 @@ fn folders(dir: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.is_dir()).collect()
 }
 
-fn pids_in(dir: &Path) -> Vec<i32> {
-    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
+fn pids_in(dir: &Path) -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string(dir.join("cgroup.procs"))?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
 }
 
 #[cfg(test)]

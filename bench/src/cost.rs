@@ -40,16 +40,29 @@ impl BpfStats {
     /// Of the tracing programs that came since: runs, and nanoseconds in them. Zero where there are
     /// none; none where the kernel doesn't count.
     pub fn runs(&self) -> Option<BpfRuns> {
-        self.enabled.as_ref()?;
+        let programs = self.programs()?;
         let mut sum = BpfRuns::default();
+        for runs in programs.values() {
+            sum.add(*runs);
+        }
+        Some(sum)
+    }
+
+    /// The same by the programs' names.
+    pub fn programs(&self) -> Option<BTreeMap<String, BpfRuns>> {
+        self.enabled.as_ref()?;
+        let mut programs: BTreeMap<_, BpfRuns> = BTreeMap::new();
         for program in loaded_programs().filter_map(Result::ok) {
             let is_tracing = program.program_type() as u32 == BPF_PROG_TYPE_TRACING;
             if is_tracing && !self.known.contains(&program.id()) {
-                sum.runs += program.run_count();
-                sum.ns += u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX);
+                let name = program.name_as_str().unwrap_or("?").to_owned();
+                programs.entry(name).or_default().add(BpfRuns {
+                    runs: program.run_count(),
+                    ns: u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX),
+                });
             }
         }
-        Some(sum)
+        Some(programs)
     }
 }
 
@@ -57,6 +70,13 @@ impl BpfStats {
 pub struct BpfRuns {
     pub runs: u64,
     pub ns: u64,
+}
+
+impl BpfRuns {
+    pub fn add(&mut self, more: Self) {
+        self.runs += more.runs;
+        self.ns += more.ns;
+    }
 }
 
 /// All counters at one moment.

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::pods::{Container, Pod};
+use crate::pods::{Container, Network, Pod};
 
 /// Enough for a listing of all that a turn makes.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -57,6 +57,17 @@ impl Cri {
         let info: serde_json::Value = serde_json::from_str(info)?;
         let pid = info["pid"].as_i64().filter(|&pid| pid > 0);
         Ok(pid.context("the container has no process")?.try_into()?)
+    }
+
+    /// Why the container ended, as the runtime says.
+    pub async fn reason(&self, container: &str) -> Result<String> {
+        let request = api::ContainerStatusRequest {
+            container_id: container.to_owned(),
+            verbose: false,
+        };
+        let answer = self.0.clone().container_status(request).await;
+        let answer = answer.context("asking for a container")?.into_inner();
+        Ok(answer.status.context("no status of a container")?.reason)
     }
 
     /// The names of the pods whose sandboxes are there, in whatever state.
@@ -130,7 +141,7 @@ impl Cri {
     }
 }
 
-/// A sandbox as the agents ask for it: in the host's network, below `cgroup_parent`.
+/// A sandbox as the agents ask for it, below `cgroup_parent`.
 pub fn sandbox_config(pod: &Pod, cgroup_parent: &str, logs: &Path) -> api::PodSandboxConfig {
     api::PodSandboxConfig {
         metadata: Some(api::PodSandboxMetadata {
@@ -143,7 +154,7 @@ pub fn sandbox_config(pod: &Pod, cgroup_parent: &str, logs: &Path) -> api::PodSa
         linux: Some(api::LinuxPodSandboxConfig {
             cgroup_parent: format!("{cgroup_parent}/pod{}", pod.name),
             security_context: Some(api::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces()),
+                namespace_options: Some(namespaces(pod.network)),
                 ..Default::default()
             }),
             ..Default::default()
@@ -152,7 +163,11 @@ pub fn sandbox_config(pod: &Pod, cgroup_parent: &str, logs: &Path) -> api::PodSa
     }
 }
 
-pub fn container_config(container: &Container, attempt: u32) -> api::ContainerConfig {
+pub fn container_config(
+    container: &Container,
+    attempt: u32,
+    network: Network,
+) -> api::ContainerConfig {
     let memory = container.memory_mib.map(|mib| i64::from(mib) << 20);
     api::ContainerConfig {
         metadata: Some(api::ContainerMetadata {
@@ -176,7 +191,7 @@ pub fn container_config(container: &Container, attempt: u32) -> api::ContainerCo
                 ..Default::default()
             }),
             security_context: Some(api::LinuxContainerSecurityContext {
-                namespace_options: Some(namespaces()),
+                namespace_options: Some(namespaces(network)),
                 ..Default::default()
             }),
         }),
@@ -184,9 +199,13 @@ pub fn container_config(container: &Container, attempt: u32) -> api::ContainerCo
     }
 }
 
-fn namespaces() -> api::NamespaceOption {
+fn namespaces(network: Network) -> api::NamespaceOption {
+    let network = match network {
+        Network::Host => api::NamespaceMode::Node,
+        Network::Bridge => api::NamespaceMode::Pod,
+    };
     api::NamespaceOption {
-        network: api::NamespaceMode::Node.into(),
+        network: network.into(),
         pid: api::NamespaceMode::Container.into(),
         ipc: api::NamespaceMode::Pod.into(),
         ..Default::default()

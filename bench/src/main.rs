@@ -14,6 +14,7 @@ pub mod record;
 mod report;
 pub mod stats;
 pub mod subject;
+pub mod told;
 pub mod turn;
 pub mod watch;
 

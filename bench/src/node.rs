@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use rustix::mount::{MountFlags, mount};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -25,6 +26,8 @@ use crate::{cgroup::Cgroups, cri::Cri, pods, process::Process, record::Host};
 
 /// In the box's own network.
 const METRICS: &str = "127.0.0.1:21338";
+/// Of the pods that are not in the box's network.
+const SUBNET: &str = "10.99.0.0/16";
 /// containerd starts in a second on an idle machine.
 const START: Duration = Duration::from_secs(30);
 
@@ -56,9 +59,9 @@ impl Node {
         for sub in ["containerd", "cni", "logs"] {
             fs::create_dir_all(dir.join(sub))?;
         }
-        let runc = find("runc", &path)?;
+        let (runc, bridge) = (find("runc", &path)?, find("bridge", &path)?);
         let config = dir.join("containerd.toml");
-        fs::write(&config, compute_config(&dir, &runc)?)?;
+        fs::write(&config, compute_config(&dir, &runc, &bridge)?)?;
         let cgroups = Cgroups::make(prefix)?;
         let args = [OsString::from("--config"), config.into()];
         let containerd = Process::start(
@@ -67,7 +70,8 @@ impl Node {
             &path,
             &cgroups.runtime,
             &dir.join("containerd.log"),
-        );
+        )
+        .await;
         let mut node = match containerd {
             Ok(containerd) => Self {
                 cri: Cri::new(&socket(&dir)),
@@ -114,6 +118,23 @@ impl Node {
         Ok(())
     }
 
+    /// From now on pods may have a network of their own: a bridge, without a way to the outside.
+    pub fn add_bridge(&self) -> Result<()> {
+        let list = json!({
+            "cniVersion": "1.0.0",
+            "name": "bench",
+            "plugins": [{
+                "type": "bridge",
+                "bridge": "bench",
+                "isGateway": true,
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": SUBNET}]]},
+            }],
+        });
+        // containerd looks for files that end so.
+        fs::write(self.dir.join("cni/bench.conflist"), list.to_string())?;
+        Ok(())
+    }
+
     /// For an agent's configuration.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", socket(&self.dir).display())
@@ -152,7 +173,7 @@ impl Node {
     }
 
     /// Kills everything, and removes the cgroups. The folder is the box's to remove.
-    pub async fn stop(self) -> Result<()> {
+    pub async fn stop(mut self) -> Result<()> {
         // First, so that it starts nothing more.
         let killed = self.containerd.kill().await;
         self.cgroups.remove().await?;
@@ -191,7 +212,7 @@ fn find(program: &str, path: &OsStr) -> Result<PathBuf> {
 
 /// containerd's configuration: its defaults, apart from folders and what this machine and the
 /// counting of calls need.
-fn compute_config(dir: &Path, runc: &Path) -> Result<String> {
+fn compute_config(dir: &Path, runc: &Path, bridge: &Path) -> Result<String> {
     let quote = |path: &Path| -> Result<String> {
         let text = path.to_str().context("a folder's name is no text")?;
         // JSON's strings are TOML's basic strings.
@@ -200,6 +221,7 @@ fn compute_config(dir: &Path, runc: &Path) -> Result<String> {
     let (root, state) = (dir.join("containerd/root"), dir.join("containerd/state"));
     let (root, state, socket) = (quote(&root)?, quote(&state)?, quote(&socket(dir))?);
     let (runc, conf_dir) = (quote(runc)?, quote(&dir.join("cni"))?);
+    let plugins = quote(bridge.parent().unwrap_or(bridge))?;
     let pause = serde_json::Value::from(pods::PAUSE_IMAGE);
     Ok(format!(
         r#"version = 3
@@ -223,6 +245,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = [{plugins}]
     conf_dir = {conf_dir}
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"

@@ -1,8 +1,8 @@
 //! The pods that all subjects are given: a description that becomes a manifest for an agent, and
 //! CRI calls for the floor.
 //!
-//! All are in the host's network, so that no network plugin's time is measured, and have no probes,
-//! volumes of their own or requests.
+//! All are in the host's network where nothing else is said, so that no network plugin's time is
+//! measured, and have no probes, volumes of their own or requests.
 
 use serde_json::{Value, json};
 
@@ -17,6 +17,27 @@ pub struct Pod {
     pub init: Vec<Container>,
     /// At least one.
     pub containers: Vec<Container>,
+    pub network: Network,
+    /// Whether containers that end are started again.
+    pub is_restarted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// The box's.
+    Host,
+    /// One of its own, on the bridge of [`crate::node::Node::add_bridge`].
+    Bridge,
+}
+
+impl Network {
+    /// For records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Bridge => "bridge",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +94,8 @@ impl Pod {
             name: name.to_owned(),
             init: Vec::new(),
             containers: vec![Container::pause()],
+            network: Network::Host,
+            is_restarted: true,
         }
     }
 
@@ -93,7 +116,8 @@ impl Pod {
             containers.iter().map(Container::manifest).collect()
         };
         let mut spec = json!({
-            "hostNetwork": true,
+            "hostNetwork": self.network == Network::Host,
+            "restartPolicy": if self.is_restarted { "Always" } else { "Never" },
             "terminationGracePeriodSeconds": 2,
             "containers": of(&self.containers),
         });

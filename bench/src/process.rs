@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::{AsyncWriteExt as _, Interest, unix::AsyncFd},
     process::{Child, Command},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -27,10 +27,16 @@ use crate::{
 pub struct Process {
     child: Child,
     pid: i32,
+    /// Right before the program began.
+    pub began: Nanos,
 }
 
+/// Goes into the cgroup, which takes the kernel up to some tens of milliseconds, and becomes the
+/// program when it is told to.
+const SHELL: &str = "echo $$ > \"$0\" && read -r go && exec \"$@\" </dev/null";
+
 impl Process {
-    pub fn start(
+    pub async fn start(
         program: &Path,
         args: &[OsString],
         path: &OsStr,
@@ -39,16 +45,14 @@ impl Process {
     ) -> Result<Self> {
         let name = program.display();
         let log = File::create(log).with_context(|| format!("creating {}", log.display()))?;
-        // The shell puts itself into the cgroup before it becomes the program, so that nothing of
-        // the program is left out.
-        let child = Command::new("sh")
-            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        let mut child = Command::new("sh")
+            .args(["-c", SHELL])
             .arg(cgroup.procs_file())
             .arg(program)
             .args(args)
             .env("PATH", path)
             .env("TZ", "UTC")
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0)
@@ -56,10 +60,17 @@ impl Process {
             .spawn()
             .with_context(|| format!("starting {name}"))?;
         let pid = child.id().with_context(|| format!("{name} has ended"))?;
-        Ok(Self {
-            child,
-            pid: pid.try_into()?,
-        })
+        let pid = pid.try_into()?;
+        let mut go = child.stdin.take().context("no standard input")?;
+        while !cgroup.pids()?.contains(&pid) {
+            if let Some(status) = child.try_wait()? {
+                bail!("starting {name}: {status}");
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        let began = clock::now();
+        go.write_all(b"\n").await?;
+        Ok(Self { child, pid, began })
     }
 
     pub fn pid(&self) -> i32 {
@@ -70,12 +81,12 @@ impl Process {
     pub fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => anyhow::bail!("ended by itself: {status}"),
+            Some(status) => bail!("ended by itself: {status}"),
         }
     }
 
     /// SIGKILL.
-    pub async fn kill(mut self) -> Result<()> {
+    pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await?;
         Ok(())
     }
@@ -90,6 +101,19 @@ impl Process {
         }
         Ok(())
     }
+}
+
+/// The pids of a process's children, oldest first.
+pub fn children(pid: i32) -> Result<Vec<i32>> {
+    let all = procfs::process::all_processes()?.filter_map(Result::ok);
+    // One may end between the two.
+    let stats = all.filter_map(|process| process.stat().ok());
+    let mut found: Vec<_> = stats
+        .filter(|stat| stat.ppid == pid)
+        .map(|stat| stat.pid)
+        .collect();
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// A handle of somebody's process, by which the kernel tells of its end.

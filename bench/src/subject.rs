@@ -9,7 +9,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-pub use self::{agent::Agent, floor::Floor};
+pub use self::{
+    agent::Agent,
+    floor::{Floor, Placed, Removed},
+};
 use crate::{
     clock::Nanos,
     node::Node,
@@ -62,7 +65,7 @@ impl Running {
     pub async fn place(&self, pod: &Pod) -> Result<Nanos> {
         match self {
             Self::Agent(agent) => agent.place(pod),
-            Self::Floor(floor) => floor.place(pod).await,
+            Self::Floor(floor) => Ok(floor.place(pod).await?.began),
         }
     }
 
@@ -70,7 +73,10 @@ impl Running {
     pub async fn remove(&self, pod: &str) -> Result<()> {
         match self {
             Self::Agent(agent) => agent.remove(pod),
-            Self::Floor(floor) => floor.remove(pod).await,
+            Self::Floor(floor) => {
+                floor.remove(pod).await?;
+                Ok(())
+            }
         }
     }
 

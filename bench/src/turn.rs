@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Pods of this many are started in less on a busy machine.
-const GROWTH: Duration = Duration::from_secs(120);
+pub const GROWTH: Duration = Duration::from_secs(120);
 /// How many pods the floor makes at a time, when they are only to be there: as fast as this runtime
 /// goes.
 pub const FLOOR_CONCURRENCY: usize = 4;
@@ -279,8 +279,25 @@ impl Turn {
         self.watch
             .all_started(mark, GROWTH, &waited, pods::MAIN)
             .await?;
-        self.pods.extend(names.into_iter().map(|name| (name, 0)));
+        self.adopt(names);
         Ok(())
+    }
+
+    /// The idle pods' names.
+    pub fn pods(&self) -> Vec<String> {
+        self.pods.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Takes running pods of one pause container in among the idle ones.
+    pub fn adopt(&mut self, names: Vec<String>) {
+        self.pods.extend(names.into_iter().map(|name| (name, 0)));
+    }
+
+    /// Removes all idle pods.
+    pub async fn clear(&mut self) -> Result<()> {
+        let names = self.pods();
+        self.pods.clear();
+        self.remove(&names).await
     }
 
     /// How many idle pods there are.

@@ -16,7 +16,7 @@ use crate::{
 /// What has not come by then is lost.
 pub const LIMIT: Duration = Duration::from_secs(15);
 /// The longest period of any subject's listing.
-const PERIOD: Duration = Duration::from_secs(1);
+pub const PERIOD: Duration = Duration::from_secs(1);
 
 /// After pods were made.
 const SETTLE: Duration = Duration::from_secs(2);

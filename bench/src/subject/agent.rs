@@ -18,6 +18,7 @@ use crate::{
     pods::Pod,
     process::Process,
     record::Subject,
+    told,
 };
 
 /// An agent starts in seconds on an idle machine.
@@ -51,7 +52,7 @@ impl Agent {
             fs::create_dir_all(dir)?;
         }
         fs::write(places.config_file(), plan.config.to_string())?;
-        let (process, log) = spawn(program, &plan, node, 1)?;
+        let (process, log) = spawn(program, &plan, node, 1).await?;
         let mut agent = Self {
             subject,
             program: program.to_owned(),
@@ -65,20 +66,17 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Kills it (SIGKILL) and starts it again; returns the time right before the start, and does
-    /// not wait until it is healthy.
-    pub async fn restart(self, node: &Node) -> Result<(Self, Nanos)> {
-        self.process.kill().await?;
-        let at = clock::now();
-        let starts = self.starts + 1;
-        let (process, log) = spawn(&self.program, &self.plan, node, starts)?;
-        let agent = Self {
-            process,
-            log,
-            starts,
-            ..self
-        };
-        Ok((agent, at))
+    /// SIGKILL; [`Agent::start_again`] may follow.
+    pub async fn kill(&mut self) -> Result<()> {
+        self.process.kill().await
+    }
+
+    /// After [`Agent::kill`]; returns the time right before the start, and does not wait until it is
+    /// healthy.
+    pub async fn start_again(&mut self, node: &Node) -> Result<Nanos> {
+        self.starts += 1;
+        (self.process, self.log) = spawn(&self.program, &self.plan, node, self.starts).await?;
+        Ok(self.process.began)
     }
 
     /// Asks `/healthz` every so often until it says yes; the time of that answer.
@@ -124,9 +122,23 @@ impl Agent {
         self.process.pid()
     }
 
+    /// What was started.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Gates that are not at their defaults.
     pub fn gates(&self) -> &BTreeMap<String, bool> {
         &self.plan.gates
+    }
+
+    /// What it tells of its pods.
+    pub async fn pods(&self) -> Result<Vec<told::Pod>> {
+        let (status, text) = node::get(settings::READ_ONLY, "/pods").await?;
+        if status != 200 {
+            bail!("the agent's pods: {status}");
+        }
+        told::parse(&text)
     }
 
     /// Its `/metrics`, in Prometheus' text form.
@@ -148,9 +160,9 @@ impl Agent {
     }
 }
 
-fn spawn(program: &Path, plan: &Plan, node: &Node, start: u32) -> Result<(Process, Log)> {
+async fn spawn(program: &Path, plan: &Plan, node: &Node, start: u32) -> Result<(Process, Log)> {
     let file = node.dir.join(format!("agent-{start}.log"));
     let cgroup = &node.cgroups.agent;
-    let process = Process::start(program, &plan.args, &node.path, cgroup, &file)?;
+    let process = Process::start(program, &plan.args, &node.path, cgroup, &file).await?;
     Ok((process, Log::new(file)))
 }

@@ -24,6 +24,22 @@ pub struct Floor {
     pods: RefCell<HashMap<String, Made>>,
 }
 
+/// When the steps of a pod were over; of several containers, the last one's.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    pub began: Nanos,
+    pub sandbox: Nanos,
+    pub created: Nanos,
+    pub started: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Removed {
+    pub began: Nanos,
+    pub stopped: Nanos,
+    pub removed: Nanos,
+}
+
 #[derive(Clone, Debug)]
 struct Made {
     pod: Pod,
@@ -42,16 +58,21 @@ impl Floor {
         }
     }
 
-    /// Makes the pod, and returns the time at which it began to.
-    pub async fn place(&self, pod: &Pod) -> Result<Nanos> {
-        let at = clock::now();
+    /// Makes the pod; returns when each step was over.
+    pub async fn place(&self, pod: &Pod) -> Result<Placed> {
+        let began = clock::now();
         let config = cri::sandbox_config(pod, &self.cgroup, &self.logs);
         fs::create_dir_all(&config.log_directory)?;
         let sandbox = self.cri.run_sandbox(config.clone()).await?;
+        let has_sandbox = clock::now();
         for step in &pod.init {
             let id = self
                 .cri
-                .create(&sandbox, cri::container_config(step, 0), config.clone())
+                .create(
+                    &sandbox,
+                    cri::container_config(step, 0, pod.network),
+                    config.clone(),
+                )
                 .await?;
             self.cri.start(&id).await?;
             // One that is so short may be gone before it can be asked for.
@@ -61,18 +82,26 @@ impl Floor {
                 gone.context("an init container does not end")?;
             }
         }
+        let mut created = has_sandbox;
         for container in &pod.containers {
-            let container = cri::container_config(container, 0);
+            let container = cri::container_config(container, 0, pod.network);
             let id = self.cri.create(&sandbox, container, config.clone()).await?;
+            created = clock::now();
             self.cri.start(&id).await?;
         }
+        let started = clock::now();
         let made = Made {
             pod: pod.clone(),
             sandbox,
             instances: 1,
         };
         self.pods.borrow_mut().insert(pod.name.clone(), made);
-        Ok(at)
+        Ok(Placed {
+            began,
+            sandbox: has_sandbox,
+            created,
+            started,
+        })
     }
 
     /// Starts the pod's first container anew, as an agent does after its exit.
@@ -85,15 +114,23 @@ impl Floor {
         };
         let config = cri::sandbox_config(&made.pod, &self.cgroup, &self.logs);
         let container = made.pod.containers.first().context("no container")?;
-        let container = cri::container_config(container, made.instances - 1);
+        let container = cri::container_config(container, made.instances - 1, made.pod.network);
         let id = self.cri.create(&made.sandbox, container, config).await?;
         self.cri.start(&id).await
     }
 
-    pub async fn remove(&self, pod: &str) -> Result<()> {
+    /// Returns when each step was over.
+    pub async fn remove(&self, pod: &str) -> Result<Removed> {
+        let began = clock::now();
         let made = self.pods.borrow_mut().remove(pod);
         let sandbox = made.context("no such pod")?.sandbox;
         self.cri.stop_sandbox(&sandbox).await?;
-        self.cri.remove_sandbox(&sandbox).await
+        let stopped = clock::now();
+        self.cri.remove_sandbox(&sandbox).await?;
+        Ok(Removed {
+            began,
+            stopped,
+            removed: clock::now(),
+        })
     }
 }

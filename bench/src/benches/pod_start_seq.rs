@@ -1,0 +1,52 @@
+//! `pod-start-seq`: pods of one pause container, one after the other, beside idle ones.
+//!
+//! Measure, in ms: `running` (right before the manifest's rename to CONTAINER_STARTED). They are
+//! placed at moments spread over a second. The floor makes each by the bare three calls.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::kills::{LIMIT, PERIOD};
+use crate::{
+    clock::{Jitter, ms_between},
+    pods::{MAIN, Network, Pod},
+    record::Bench,
+    turn::{Group, Turn},
+};
+
+const PODS: usize = 10;
+/// After each start, for what the agent does behind it.
+const SETTLE: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(turn: &mut Turn) -> Result<()> {
+    let background = turn.size.pick(20, 50, 50);
+    turn.grow_to(background).await?;
+    for &network in super::networks(turn).await? {
+        let mut names = Vec::new();
+        let mut running = Vec::new();
+        for wait in Jitter::new(u64::from(turn.round)).spread(PODS, PERIOD) {
+            sleep(SETTLE + wait).await;
+            let name = turn.name("seq");
+            let mark = turn.watch.mark();
+            let pod = Pod {
+                network,
+                ..Pod::pause(&name)
+            };
+            let placed = turn.running.place(&pod).await?;
+            let started = turn.watch.start(mark, LIMIT, &name, MAIN).await?;
+            running.push(started.map(|event| ms_between(placed, event.at)));
+            names.push(name);
+        }
+        let group = Group::with_lost(Bench::PodStartSeq, "running", "ms", &running);
+        let params = json!({"pods": background, "network": network.name()});
+        turn.record(group.params(params))?;
+        match network {
+            Network::Host => turn.adopt(names),
+            Network::Bridge => turn.remove(&names).await?,
+        }
+    }
+    Ok(())
+}
