@@ -91,6 +91,8 @@ pub fn plan(subject: Subject, places: &Places) -> Option<Plan> {
         // /proc/sys; it then goes on without. Skep finds out by itself.
         gates.insert("KubeletInUserNamespace".to_owned(), true);
         config["featureGates"] = json!(gates);
+        // No eviction while the disk fills; Skep, which does not evict yet, refuses the word.
+        config["evictionHard"] = json!({"memory.available": "1Mi"});
     }
     let path = |name: &str, path: &Path| {
         let mut arg = OsString::from(format!("--{name}="));
@@ -99,7 +101,6 @@ pub fn plan(subject: Subject, places: &Places) -> Option<Plan> {
     };
     args.push(path("config", &places.config_file()));
     args.push(path("root-dir", &places.root()));
-    args.push(path("cert-dir", &places.root().join("pki")));
     args.push(format!("--hostname-override={NODE_NAME}").into());
     args.push("--v=2".into());
     Some(Plan {
@@ -123,12 +124,11 @@ fn config(places: &Places) -> Value {
         "healthzPort": 10248,
         "readOnlyPort": 10255,
         // The machine's, not the subject's: cgroup v1 and swap are allowed, nothing is enforced on
-        // the machine's own groups, no firewall rules, and no eviction while the disk fills.
+        // the machine's own groups, and no firewall rules.
         "failCgroupV1": false,
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
         "makeIPTablesUtilChains": false,
-        "evictionHard": {"memory.available": "1Mi"},
         // There is no API server to ask.
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
@@ -150,7 +150,9 @@ mod tests {
     #[test]
     fn both_agents_get_the_same_file_apart_from_the_peers_gates() {
         let mut kubelet = plan(Subject::KubeletEvented, &places()).unwrap().config;
-        let gates = kubelet.as_object_mut().unwrap().remove("featureGates");
+        let kubelet_only = kubelet.as_object_mut().unwrap();
+        let gates = kubelet_only.remove("featureGates");
+        kubelet_only.remove("evictionHard").unwrap();
         assert_eq!(
             gates,
             Some(json!({"EventedPLEG": true, "KubeletInUserNamespace": true}))
