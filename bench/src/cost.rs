@@ -4,16 +4,20 @@
 //! CPU time comes from a cgroup each; calls are counted by containerd itself, for all subjects
 //! alike; kernel programs by the kernel's own statistics, which are on while [`BpfStats`] lives.
 
-use std::{collections::BTreeMap, os::fd::OwnedFd};
+use std::{collections::BTreeMap, os::fd::OwnedFd, time::Duration};
 
 use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
 use procfs::process::Process;
+use tokio::time::sleep;
 
 use crate::{clock, node::Node, subject::Agent};
 
 /// Its number in the kernel's interface.
 const BPF_PROG_TYPE_TRACING: u32 = 26;
+
+/// What asking for the calls makes the runtime do is over by then.
+const AFTER_CALLS: Duration = Duration::from_secs(1);
 
 /// The kernel counts the run time of its programs while this lives.
 #[derive(Debug)]
@@ -79,10 +83,12 @@ impl BpfRuns {
     }
 }
 
-/// All counters at one moment.
+/// All counters at one moment; the calls at another, as asking for them makes the runtime work (it
+/// gathers its containers' statistics as well).
 #[derive(Clone, Debug)]
 pub struct Reading {
     at: clock::Nanos,
+    calls_at: clock::Nanos,
     agent_ns: u64,
     runtime_ns: u64,
     bpf: BpfRuns,
@@ -110,14 +116,38 @@ pub struct Cost {
 }
 
 impl Reading {
-    pub async fn take(node: &Node, agent: Option<&Agent>, bpf: &BpfStats) -> Result<Self> {
+    /// For the beginning of a window: once what it makes the runtime do is over.
+    pub async fn begin(node: &Node, agent: Option<&Agent>, bpf: &BpfStats) -> Result<Self> {
+        let (calls, calls_at) = calls(node).await?;
+        sleep(AFTER_CALLS).await;
+        Self::take(node, agent, bpf, calls, calls_at)
+    }
+
+    /// For the end of one.
+    pub async fn end(node: &Node, agent: Option<&Agent>, bpf: &BpfStats) -> Result<Self> {
+        let taken = Self::take(node, agent, bpf, Calls::new(), clock::now())?;
+        let (calls, calls_at) = calls(node).await?;
         Ok(Self {
-            // What reading costs the runtime is in none of the two.
-            calls: parse_calls(&node.metrics().await?),
+            calls,
+            calls_at,
+            ..taken
+        })
+    }
+
+    fn take(
+        node: &Node,
+        agent: Option<&Agent>,
+        bpf: &BpfStats,
+        calls: Calls,
+        calls_at: clock::Nanos,
+    ) -> Result<Self> {
+        Ok(Self {
             at: clock::now(),
+            calls_at,
             agent_ns: node.cgroups.agent.cpu_ns()?,
             runtime_ns: node.cgroups.runtime.cpu_ns()?,
             bpf: bpf.runs().unwrap_or_default(),
+            calls,
             wakeups: agent.map(|agent| wakeups(agent.pid())).transpose()?,
         })
     }
@@ -126,7 +156,8 @@ impl Reading {
     pub fn until(&self, later: &Self) -> Cost {
         let ns = (later.at - self.at) as f64;
         let mcores = |from: u64, to: u64| to.saturating_sub(from) as f64 / ns * 1e3;
-        let per_minute = |count: u64| count as f64 * 60e9 / ns;
+        let calls_ns = (later.calls_at - self.calls_at) as f64;
+        let per_minute = |count: u64| count as f64 * 60e9 / calls_ns;
         let wakeups = self.wakeups.zip(later.wakeups);
         Cost {
             agent_cpu: mcores(self.agent_ns, later.agent_ns),
@@ -142,6 +173,11 @@ impl Reading {
     pub fn listings_since(&self, earlier: &Self) -> u64 {
         count_calls(&earlier.calls, &self.calls, is_listing)
     }
+}
+
+async fn calls(node: &Node) -> Result<(Calls, clock::Nanos)> {
+    let at = clock::now();
+    Ok((parse_calls(&node.metrics().await?), at))
 }
 
 fn is_listing(method: &str) -> bool {
@@ -206,7 +242,7 @@ fn wakeups(pid: i32) -> Result<u64> {
 pub struct Memory {
     pub rss: f64,
     pub pss: f64,
-    /// What goes with the process: private, clean and dirty.
+    /// What the process alone has written: private and dirty.
     pub private: f64,
     pub threads: u64,
 }
@@ -226,7 +262,7 @@ impl Memory {
         Ok(Self {
             rss: mib("Rss")?,
             pss: mib("Pss")?,
-            private: mib("Private_Clean")? + mib("Private_Dirty")?,
+            private: mib("Private_Dirty")?,
             threads: process.status()?.threads,
         })
     }

@@ -203,6 +203,8 @@ pub async fn run(args: Args) -> Result<()> {
             failed.push(bench);
         }
     }
+    // Its end is no surprise from here on.
+    drop(turn.watch);
     let stopped = turn.running.stop().await;
     turn.node.stop().await?;
     stopped?;

@@ -48,7 +48,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     }
     // So that what opening them cost is not in the storm.
     sleep(AFTER).await;
-    let before = Reading::take(&turn.node, turn.running.agent(), &turn.bpf).await?;
+    let before = Reading::begin(&turn.node, turn.running.agent(), &turn.bpf).await?;
     let mark = turn.watch.mark();
     let killed = now();
     for victim in &victims {
@@ -57,7 +57,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     let kernel = follow(turn, &victims, &pods).await?;
     let is_back = |events: &[Event]| (starts(events, &pods).len() == pods.len()).then_some(());
     turn.watch.find(mark, STORM_LIMIT, is_back).await?;
-    let after = Reading::take(&turn.node, turn.running.agent(), &turn.bpf).await?;
+    let after = Reading::end(&turn.node, turn.running.agent(), &turn.bpf).await?;
     sleep(AFTER).await;
 
     let events = turn.watch.since(mark);

@@ -2,8 +2,9 @@
 //!
 //! Measures, for `pods` idle pods over one window: `agent_cpu`, `runtime_cpu` (containerd with its
 //! shims), `bpf_cpu` (kernel programs, whoever ran them), `sum_cpu` of the three (mcores);
-//! `agent_rss`, `agent_pss`, `agent_private`, `runtime_rss` (containerd alone) (MiB); `cri_calls`,
-//! `list_calls` (a minute); `wakeups` (voluntary context switches of the agent a second); `threads`.
+//! `agent_rss`, `agent_pss`, `agent_private` (dirty), `runtime_rss` (containerd alone) (MiB);
+//! `cri_calls`, `list_calls` (a minute); `wakeups` (voluntary context switches of the agent a
+//! second); `threads`.
 
 use std::time::Duration;
 
@@ -23,9 +24,9 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     for &count in counts {
         turn.grow_to(count).await?;
         sleep(Duration::from_secs(settle)).await;
-        let before = Reading::take(&turn.node, turn.running.agent(), &turn.bpf).await?;
+        let before = Reading::begin(&turn.node, turn.running.agent(), &turn.bpf).await?;
         sleep(Duration::from_secs(window)).await;
-        let after = Reading::take(&turn.node, turn.running.agent(), &turn.bpf).await?;
+        let after = Reading::end(&turn.node, turn.running.agent(), &turn.bpf).await?;
         let cost = before.until(&after);
         let runtime = Memory::of(turn.node.containerd_pid())?;
         let sum = cost.agent_cpu + cost.runtime_cpu + cost.bpf_cpu;
