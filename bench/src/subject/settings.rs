@@ -8,7 +8,7 @@
 //!
 //! What it can't make equal: Skep does not yet gather statistics (cAdvisor's part), evict, or run
 //! probes, and the kubelet does, so figures for CPU and memory compare what the two are today. The
-//! pods have no probes; the kubelet's eviction has one signal, far off.
+//! pods have no probes; the kubelet's eviction has one signal, which never comes.
 
 use std::{
     collections::BTreeMap,
@@ -83,6 +83,11 @@ pub fn plan(subject: Subject, places: &Places) -> Option<Plan> {
         Subject::SkepStream => mode = Some("stream"),
         Subject::SkepListing => mode = Some("listing"),
     }
+    let path = |name: &str, path: &Path| {
+        let mut arg = OsString::from(format!("--{name}="));
+        arg.push(path);
+        arg
+    };
     if let Some(mode) = mode {
         args.push("run".into());
         args.push(format!("--pleg-mode={mode}").into());
@@ -91,14 +96,11 @@ pub fn plan(subject: Subject, places: &Places) -> Option<Plan> {
         // /proc/sys; it then goes on without. Skep finds out by itself.
         gates.insert("KubeletInUserNamespace".to_owned(), true);
         config["featureGates"] = json!(gates);
-        // No eviction while the disk fills; Skep, which does not evict yet, refuses the word.
+        // Skep has no eviction yet, and takes no settings for it. One signal, which never comes.
         config["evictionHard"] = json!({"memory.available": "1Mi"});
+        // Skep has no authenticated API yet, and takes no folder for its certificates.
+        args.push(path("cert-dir", &places.root().join("pki")));
     }
-    let path = |name: &str, path: &Path| {
-        let mut arg = OsString::from(format!("--{name}="));
-        arg.push(path);
-        arg
-    };
     args.push(path("config", &places.config_file()));
     args.push(path("root-dir", &places.root()));
     args.push(format!("--hostname-override={NODE_NAME}").into());
@@ -124,7 +126,7 @@ fn config(places: &Places) -> Value {
         "healthzPort": 10248,
         "readOnlyPort": 10255,
         // The machine's, not the subject's: cgroup v1 and swap are allowed, nothing is enforced on
-        // the machine's own groups, and no firewall rules.
+        // the machine's own groups, no firewall rules.
         "failCgroupV1": false,
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
@@ -148,11 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn both_agents_get_the_same_file_apart_from_the_peers_gates() {
+    fn both_agents_get_the_same_file_apart_from_the_peers_gates_and_eviction() {
         let mut kubelet = plan(Subject::KubeletEvented, &places()).unwrap().config;
-        let kubelet_only = kubelet.as_object_mut().unwrap();
-        let gates = kubelet_only.remove("featureGates");
-        kubelet_only.remove("evictionHard").unwrap();
+        let fields = kubelet.as_object_mut().unwrap();
+        let gates = fields.remove("featureGates");
+        assert!(fields.remove("evictionHard").is_some());
         assert_eq!(
             gates,
             Some(json!({"EventedPLEG": true, "KubeletInUserNamespace": true}))
