@@ -94,8 +94,11 @@ pub struct Reading {
     bpf: BpfRuns,
     calls: Calls,
     /// None for the floor.
-    wakeups: Option<u64>,
+    wakeups: Option<Wakeups>,
 }
+
+/// Voluntary context switches of each thread that lives.
+type Wakeups = BTreeMap<i32, u64>;
 
 /// The runtime's calls by method.
 pub type Calls = BTreeMap<String, u64>;
@@ -111,7 +114,8 @@ pub struct Cost {
     pub calls: f64,
     /// Of sandboxes and containers, a minute.
     pub list_calls: f64,
-    /// Voluntary context switches of the agent's threads, a second. None for the floor.
+    /// Voluntary context switches of those of the agent's threads that live, a second. None for the
+    /// floor.
     pub wakeups: Option<f64>,
 }
 
@@ -158,14 +162,14 @@ impl Reading {
         let mcores = |from: u64, to: u64| to.saturating_sub(from) as f64 / ns * 1e3;
         let calls_ns = (later.calls_at - self.calls_at) as f64;
         let per_minute = |count: u64| count as f64 * 60e9 / calls_ns;
-        let wakeups = self.wakeups.zip(later.wakeups);
+        let wakeups = self.wakeups.as_ref().zip(later.wakeups.as_ref());
         Cost {
             agent_cpu: mcores(self.agent_ns, later.agent_ns),
             runtime_cpu: mcores(self.runtime_ns, later.runtime_ns),
             bpf_cpu: mcores(self.bpf.ns, later.bpf.ns),
             calls: per_minute(count_calls(&self.calls, &later.calls, |_| true)),
             list_calls: per_minute(count_calls(&self.calls, &later.calls, is_listing)),
-            wakeups: wakeups.map(|(from, to)| to.saturating_sub(from) as f64 * 1e9 / ns),
+            wakeups: wakeups.map(|(from, to)| count_wakeups(from, to) as f64 * 1e9 / ns),
         }
     }
 
@@ -225,16 +229,22 @@ fn parse_calls(text: &str) -> Calls {
     calls
 }
 
-/// Voluntary context switches of all threads that live.
-fn wakeups(pid: i32) -> Result<u64> {
-    let mut sum = 0;
+fn wakeups(pid: i32) -> Result<Wakeups> {
+    let mut found = Wakeups::new();
     for task in Process::new(pid)?.tasks()?.filter_map(Result::ok) {
         // A thread may end between the two.
         if let Ok(status) = task.status() {
-            sum += status.voluntary_ctxt_switches.unwrap_or(0);
+            found.insert(task.tid, status.voluntary_ctxt_switches.unwrap_or(0));
         }
     }
-    Ok(sum)
+    Ok(found)
+}
+
+/// Those of threads that ended on the way are not known.
+fn count_wakeups(from: &Wakeups, to: &Wakeups) -> u64 {
+    to.iter()
+        .map(|(thread, now)| now.saturating_sub(from.get(thread).copied().unwrap_or(0)))
+        .sum()
 }
 
 /// Memory of one process, in MiB.
@@ -284,6 +294,13 @@ grpc_server_handled_total{grpc_method="Status",grpc_service="runtime.v1.RuntimeS
         let earlier = Calls::from([("ListContainers".to_owned(), 10)]);
         assert_eq!(count_calls(&earlier, &calls, |_| true), 5);
         assert_eq!(count_calls(&earlier, &calls, is_listing), 2);
+    }
+
+    #[test]
+    fn a_thread_that_ended_takes_no_wakeups_of_others_away() {
+        let from = Wakeups::from([(1, 100), (2, 5000)]);
+        let to = Wakeups::from([(1, 130), (3, 7)]);
+        assert_eq!(count_wakeups(&from, &to), 37);
     }
 
     #[test]
