@@ -70,9 +70,17 @@ impl Cri {
         Ok(answer.status.context("no status of a container")?.reason)
     }
 
-    /// The names of the pods whose sandboxes are there, in whatever state.
-    pub async fn sandboxes(&self) -> Result<Vec<String>> {
-        let request = api::ListPodSandboxRequest::default();
+    /// The names of the pods whose sandboxes are there; only of those that are ready, or all.
+    pub async fn sandboxes(&self, only_ready: bool) -> Result<Vec<String>> {
+        let ready = api::PodSandboxStateValue {
+            state: api::PodSandboxState::SandboxReady.into(),
+        };
+        let request = api::ListPodSandboxRequest {
+            filter: Some(api::PodSandboxFilter {
+                state: only_ready.then_some(ready),
+                ..Default::default()
+            }),
+        };
         let answer = self.0.clone().list_pod_sandbox(request).await?;
         let names = answer.into_inner().items.into_iter();
         Ok(names

@@ -335,7 +335,8 @@ impl Turn {
         self.grow_to(count).await
     }
 
-    /// Removes pods, and waits until their sandboxes are gone.
+    /// Removes pods, and waits until their sandboxes are gone. In a small version until they are
+    /// stopped: upstream's kubelet removes them a minute later.
     pub async fn remove(&mut self, names: &[String]) -> Result<()> {
         let running = &self.running;
         futures::stream::iter(names)
@@ -345,8 +346,9 @@ impl Turn {
             .await?;
         let suffix = Running::suffix(self.subject);
         let deadline = tokio::time::Instant::now() + GROWTH;
+        let is_stopped_enough = self.size == Size::Quick;
         loop {
-            let left = self.node.cri.sandboxes().await?;
+            let left = self.node.cri.sandboxes(is_stopped_enough).await?;
             let is_asked = |left: &String| {
                 let name = left.strip_suffix(suffix).unwrap_or(left);
                 names.iter().any(|asked| asked == name)

@@ -71,13 +71,10 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
         let params = json!({"program": program});
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let (runs, ns) = (sum.runs as f64, sum.ns as f64);
-        let samples = if sum.runs > 0 {
-            vec![ns / runs]
-        } else {
-            Vec::new()
-        };
-        let group = Group::new(Bench::BpfOverhead, "ns_per_run", "ns", samples);
-        turn.record(group.params(params.clone()))?;
+        if sum.runs > 0 {
+            let group = Group::new(Bench::BpfOverhead, "ns_per_run", "ns", vec![ns / runs]);
+            turn.record(group.params(params.clone()))?;
+        }
         let samples = vec![runs / watched];
         let group = Group::new(Bench::BpfOverhead, "runs_per_spawn", "count", samples);
         turn.record(group.params(params))?;

@@ -4,8 +4,9 @@
 //! `how` is `single` (the main process is killed) or `child` (a child is: on cgroup v1 the container
 //! goes on, on v2 upstream's default kills all of it). Measures: `known` (ms, from the end of the
 //! main process to the pod event in the agent's log; below 0 where the agent knew before the process
-//! was quite gone), and of those containers `wrong` (count: the agent does not tell OOMKilled for
-//! one that ended, or tells anything but running for one that goes on; never told at all is lost)
+//! was quite gone), and of those containers `right` and `wrong` (count: wrong is where the agent does
+//! not tell OOMKilled for one that ended, or tells anything but running for one that goes on; never
+//! told at all is lost)
 //! and `runtime_wrong` (count: one that ended, and the runtime does not say OOMKilled).
 
 use std::time::Duration;
@@ -99,10 +100,10 @@ async fn one(turn: &mut Turn, how: How, names: &[String]) -> Result<()> {
         hogs.push(take_hold(turn, how, name).await?);
     }
     let ends: Vec<Option<Nanos>> = try_join_all(hogs.iter().map(|hog| end(how, hog))).await?;
-    let (mut wrong, mut lost, mut runtime_wrong) = (0, 0, 0);
+    let (mut right, mut wrong, mut lost, mut runtime_wrong) = (0, 0, 0, 0);
     for (hog, end) in hogs.iter().zip(&ends) {
         match look(turn, hog, end.is_some()).await? {
-            Some(true) => {}
+            Some(true) => right += 1,
             Some(false) => wrong += 1,
             None => lost += 1,
         }
@@ -129,11 +130,17 @@ async fn one(turn: &mut Turn, how: How, names: &[String]) -> Result<()> {
         let group = Group::with_lost(Bench::OomDetect, "known", "ms", &known);
         turn.record(group.params(params.clone()).doubled(doubled))?;
     }
-    let group = Group::new(Bench::OomDetect, "wrong", "count", vec![f64::from(wrong)]);
-    turn.record(Group { lost, ..group }.params(params.clone()))?;
-    let samples = vec![f64::from(runtime_wrong)];
-    let group = Group::new(Bench::OomDetect, "runtime_wrong", "count", samples);
-    turn.record(group.params(params))
+    let counts = [
+        ("right", right, 0),
+        ("wrong", wrong, lost),
+        ("runtime_wrong", runtime_wrong, 0),
+    ];
+    for (measure, count, lost) in counts {
+        let samples = vec![f64::from(count)];
+        let group = Group::new(Bench::OomDetect, measure, "count", samples);
+        turn.record(Group { lost, ..group }.params(params.clone()))?;
+    }
+    Ok(())
 }
 
 async fn take_hold(turn: &Turn, how: How, pod: &str) -> Result<Hog> {

@@ -127,7 +127,12 @@ const KNOWN: &[Known] = &[
     time(
         Bench::OomDetect,
         "wrong",
-        "Ends wrongly told as memory kills, or not told",
+        "Containers of which something else is told",
+    ),
+    time(
+        Bench::OomDetect,
+        "runtime_wrong",
+        "Memory kills that the runtime gives another reason for",
     ),
     time(
         Bench::PodStartSeq,
@@ -139,15 +144,35 @@ const KNOWN: &[Known] = &[
         "rate",
         "Pods started (more is better)",
     ),
+    time(
+        Bench::PodStartBatch,
+        "running",
+        "Manifest in place to container running",
+    ),
     cost(
         Bench::PodStartBatch,
         "agent_cpu_per_pod",
         "CPU time of the agent for each pod started",
     ),
+    cost(
+        Bench::PodStartBatch,
+        "runtime_cpu_per_pod",
+        "CPU time of containerd with its shims for each pod started",
+    ),
     time(
         Bench::AgentRestart,
         "known",
         "Start of the agent to all pods known again",
+    ),
+    time(
+        Bench::AgentRestart,
+        "noticed",
+        "Start of the agent to a meanwhile ended container told",
+    ),
+    time(
+        Bench::AgentRestart,
+        "restarted",
+        "Start of the agent to that container running again",
     ),
     time(
         Bench::AgentRestart,
@@ -164,16 +189,32 @@ const KNOWN: &[Known] = &[
         "ns_per_run",
         "One run of a program, by the kernel's statistics",
     ),
+    time(
+        Bench::BpfOverhead,
+        "runs_per_spawn",
+        "Runs of a program for each process",
+    ),
+    time(Bench::BpfOverhead, "spawn", "One process"),
     cost(Bench::Footprint, "binary", "Size of the program"),
     time(Bench::Footprint, "start", "Start to healthy"),
-    cost(Bench::Footprint, "rss", "Resident memory without pods"),
-    time(Bench::Footprint, "threads", "Threads without pods"),
+    cost(Bench::Footprint, "rss", "Resident memory"),
+    time(Bench::Footprint, "threads", "Threads"),
     time(Bench::CriFloor, "sandbox", "RunPodSandbox"),
     time(Bench::CriFloor, "create", "CreateContainer"),
     time(Bench::CriFloor, "start", "StartContainer"),
+    time(Bench::CriFloor, "pod", "The three together"),
+    time(
+        Bench::CriFloor,
+        "start_rate",
+        "Pods started (more is better)",
+    ),
     time(Bench::CriFloor, "stop", "StopPodSandbox"),
     time(Bench::CriFloor, "remove", "RemovePodSandbox"),
-    time(Bench::CriFloor, "rate", "Pods started (more is better)"),
+    time(
+        Bench::CriFloor,
+        "remove_rate",
+        "Pods removed (more is better)",
+    ),
 ];
 
 pub(super) fn known(bench: Bench, measure: &str) -> Option<&'static Known> {
