@@ -1,4 +1,5 @@
-//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `bench`, `build-ebpf` and what they stand on.
+//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `bench`, `profile`,
+//! `build-ebpf` and what they stand on.
 #![expect(
     clippy::disallowed_methods,
     reason = "the bans are for the agent: these tasks have no runtime that a sleep could block, \
@@ -12,6 +13,7 @@ mod build_ebpf;
 mod cache;
 mod command;
 mod images;
+mod profile;
 mod setup;
 mod test;
 mod up;
@@ -39,6 +41,11 @@ enum Task {
     Accept { runs: Vec<accept::Run> },
     /// Measure Skep beside upstream's kubelet and beside the bare runtime.
     Bench(bench::Options),
+    /// Show where the idle agent's CPU time and memory go: flame graphs and a table.
+    Profile(profile::Options),
+    /// The part of `profile` that runs in a box.
+    #[command(hide = true)]
+    ProfileBoxed(profile::Boxed),
     /// Build the tested versions of containerd, runc, the CNI plugins, crictl and the kubelet, and
     /// say where they are.
     Upstream {
@@ -67,6 +74,8 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test => return test::run(),
         Task::Accept { runs } => return accept::run(&runs),
         Task::Bench(options) => return bench::run(&options),
+        Task::Profile(options) => profile::run(&options)?,
+        Task::ProfileBoxed(boxed) => profile::run_boxed(&boxed)?,
         Task::Upstream { parts } => {
             setup::ensure_test()?;
             let parts = if parts.is_empty() {

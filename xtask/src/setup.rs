@@ -75,6 +75,22 @@ const TEST: &[Need] = &[
     },
 ];
 
+/// What `profile` measures with.
+const PROFILE: &[Need] = &[
+    Need {
+        package: "linux-perf",
+        what: What::Program("perf"),
+    },
+    Need {
+        package: "heaptrack",
+        what: What::Program("heaptrack"),
+    },
+    Need {
+        package: "strace",
+        what: What::Program("strace"),
+    },
+];
+
 /// Everything that the examples need is there afterwards.
 pub(crate) fn ensure_run() -> Result<()> {
     ensure(RUN.iter())
@@ -83,6 +99,11 @@ pub(crate) fn ensure_run() -> Result<()> {
 /// Everything that the tests need is there afterwards, Go aside.
 pub(crate) fn ensure_test() -> Result<()> {
     ensure(RUN.iter().chain(TEST))
+}
+
+/// The tools of `profile` are there afterwards.
+pub(crate) fn ensure_profile() -> Result<()> {
+    ensure(PROFILE.iter())
 }
 
 fn ensure<'a>(needs: impl Iterator<Item = &'a Need>) -> Result<()> {

@@ -83,8 +83,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn build(release: bool) -> Result<PathBuf> {
-    println!("up: building skep");
+pub(crate) fn build(release: bool) -> Result<PathBuf> {
+    println!("building skep");
     let started = Instant::now();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -102,7 +102,7 @@ fn build(release: bool) -> Result<PathBuf> {
         .filter_map(|message| message.get("executable")?.as_str().map(PathBuf::from))
         .next_back()
         .context("cargo built no program skep")?;
-    println!("up: built in {:.0} s", started.elapsed().as_secs_f64());
+    println!("built in {:.0} s", started.elapsed().as_secs_f64());
     Ok(skep)
 }
 
