@@ -4,6 +4,7 @@ pub mod beneath;
 pub mod bpf;
 pub mod btf;
 pub mod cgroup;
+pub mod heap;
 pub mod hierarchy;
 pub mod mount;
 pub mod proc;

@@ -93,6 +93,8 @@ pub struct Task {
     retry_keys: HashMap<PodUid, delay_queue::Key>,
     /// Something changed since the last housekeeping.
     is_dirty: bool,
+    /// There was work since the heap was trimmed.
+    is_heap_used: bool,
     last_full: Instant,
     jobs: JoinSet<Job>,
     killing: HashSet<PodUid>,
@@ -133,6 +135,7 @@ impl Task {
             retries: DelayQueue::new(),
             retry_keys: HashMap::new(),
             is_dirty: true,
+            is_heap_used: true,
             last_full: Instant::now(),
             jobs: JoinSet::new(),
             killing: HashSet::new(),

@@ -17,10 +17,13 @@ use crate::{
         run::{self, Host, Parsed},
         up::{DEFAULT_ROOT, UpSettings},
     },
-    host::proc,
+    host::{heap, proc},
     telemetry,
 };
 
+/// Workers of the runtime of tasks. The agent waits far more than it computes; on a machine with
+/// many cores each further thread would only cost memory and wake-ups.
+const MOST_THREADS: usize = 4;
 /// Directives that take the place of the verbosity, for those who look for something.
 const LOG_VARIABLE: &str = "SKEP_LOG";
 
@@ -126,7 +129,10 @@ fn log(json: bool, verbosity: u32) -> anyhow::Result<()> {
 }
 
 fn daemon() -> anyhow::Result<tokio::runtime::Runtime> {
+    heap::share();
+    let cpus = proc::cpus()?;
     tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cpus.clamp(1, MOST_THREADS))
         .enable_all()
         .thread_name("skep")
         .build()

@@ -28,7 +28,7 @@ use tracing::warn;
 
 pub use self::reader::Reader;
 use super::{
-    btf,
+    btf, heap,
     hierarchy::{self, Found, Hierarchy, Place},
 };
 use crate::types::id::CgroupId;
@@ -172,7 +172,7 @@ impl fmt::Debug for Programs {
 
 /// Loads the programs for this kernel and hierarchy and attaches them.
 pub fn open(settings: &Settings, hierarchy: &Hierarchy) -> Result<(Programs, Reader), Error> {
-    match open_within_limits(settings, hierarchy) {
+    let opened = match open_within_limits(settings, hierarchy) {
         // Before Linux 5.11 maps and programs count as the process's locked memory, of which a
         // small limit is the default.
         Err(error @ Error::NotPermitted(_)) => match MemlockRaised::new() {
@@ -180,7 +180,10 @@ pub fn open(settings: &Settings, hierarchy: &Hierarchy) -> Result<(Programs, Rea
             None => Err(error),
         },
         other => other,
-    }
+    };
+    // The kernel's types took tens of MiB.
+    heap::trim();
+    opened
 }
 
 /// No limit of locked memory while it lives: children must not inherit that.

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 
 use super::{FULL_HOUSEKEEPING, Job, Task};
 use crate::{
-    gc, metrics,
+    gc,
+    host::heap,
+    metrics,
     telemetry::chain,
     types::{
         clock,
@@ -23,9 +25,14 @@ use crate::{
 impl Task {
     pub(super) fn housekeeping(&mut self) {
         let is_full = self.last_full.elapsed() >= FULL_HOUSEKEEPING;
+        if !self.is_dirty && std::mem::take(&mut self.is_heap_used) {
+            // What the last pods' starts and ends took is free now.
+            heap::trim();
+        }
         if !(self.is_dirty || is_full) || !self.are_sources_ready() {
             return;
         }
+        self.is_heap_used |= self.is_dirty;
         self.is_dirty = false;
         if is_full {
             self.last_full = Instant::now();
