@@ -1,21 +1,22 @@
 //! News of a folder from inotify, boiled down to "look again": now, or when the writing is over.
 
 use std::{
-    ffi::OsString,
+    collections::VecDeque,
+    ffi::{OsStr, OsString},
     io,
-    os::unix::fs::MetadataExt as _,
+    mem::MaybeUninit,
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    },
     path::{Path, PathBuf},
 };
 
-use notify::{
-    EventKind, RecursiveMode, Watcher as _,
-    event::{AccessKind, AccessMode, CreateKind, ModifyKind},
+use rustix::{
+    fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
+    io::Errno,
 };
-use tokio::sync::mpsc;
-
-/// News that may wait. Each only says "look again", so what does not fit is not missed: the look
-/// that the waiting ones cause comes after it.
-const NEWS: usize = 16;
+use tokio::io::{Interest, unix::AsyncFd};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
@@ -31,7 +32,7 @@ pub(super) enum Error {
     #[error("could not look at the folder to watch")]
     Look(#[source] io::Error),
     #[error("could not watch the folder")]
-    Watch(#[source] notify::Error),
+    Watch(#[source] io::Error),
 }
 
 /// A watch on a folder, as it was when the watch was set.
@@ -39,9 +40,21 @@ pub(super) enum Error {
 pub(super) struct Watch {
     folder: PathBuf,
     identity: (u64, u64),
-    news: mpsc::Receiver<News>,
-    _watcher: notify::RecommendedWatcher,
+    inotify: AsyncFd<OwnedFd>,
+    /// Read and not taken yet: at most what one reading holds.
+    read: VecDeque<News>,
 }
+
+/// What changes a file. Openings and reads are left out: the agent's own would wake it.
+const EVENTS: WatchFlags = WatchFlags::ONLYDIR
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF);
 
 impl Watch {
     /// Watches a folder itself, or the folder that a file stands in: a file that is replaced is
@@ -55,22 +68,23 @@ impl Watch {
             None => path.to_owned(),
         };
         let identity = identity(&folder).map_err(Error::Look)?;
-        let (news_tx, news) = mpsc::channel(NEWS);
-        let mut watcher = notify::recommended_watcher(move |event| {
-            if let Some(news) = news_of(&event) {
-                // Full: see NEWS. Closed: nobody listens any more.
-                let _ = news_tx.try_send(news);
-            }
-        })
-        .map_err(Error::Watch)?;
-        watcher
-            .watch(&folder, RecursiveMode::NonRecursive)
-            .map_err(Error::Watch)?;
+        let watching = |errno: Errno| Error::Watch(errno.into());
+        let inotify =
+            inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(watching)?;
+        inotify::add_watch(&inotify, &folder, EVENTS).map_err(watching)?;
+        #[expect(
+            unsafe_code,
+            reason = "tokio's registration asks for a promise about the descriptor"
+        )]
+        // SAFETY: an `OwnedFd` keeps one open descriptor until it is dropped, and the `AsyncFd`
+        // owns it.
+        let inotify = unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }
+            .map_err(|error| Error::Watch(error.into()))?;
         Ok(Self {
             folder,
             identity,
-            news,
-            _watcher: watcher,
+            inotify,
+            read: VecDeque::new(),
         })
     }
 
@@ -81,12 +95,41 @@ impl Watch {
 
     /// What has come in already.
     pub(super) fn waiting(&mut self) -> Option<News> {
-        self.news.try_recv().ok()
+        if self.read.is_empty() {
+            // One that cannot be read is told of where it is waited for.
+            self.read_all().ok();
+        }
+        self.read.pop_front()
     }
 
-    /// None where the watch has ended.
+    /// None where the watch has ended. Cancel-safe: what was read stays until it is taken.
     pub(super) async fn news(&mut self) -> Option<News> {
-        self.news.recv().await
+        loop {
+            if let Some(news) = self.read.pop_front() {
+                return Some(news);
+            }
+            self.inotify.readable().await.ok()?.clear_ready();
+            self.read_all().ok()?;
+        }
+    }
+
+    /// Reads one buffer, or nothing where there is nothing.
+    fn read_all(&mut self) -> Result<(), Errno> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(self.inotify.get_ref(), &mut buffer);
+        loop {
+            match events.next() {
+                Ok(event) => {
+                    let name = event
+                        .file_name()
+                        .map(|name| OsStr::from_bytes(name.to_bytes()));
+                    self.read.extend(news_of(event.events(), name));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -95,36 +138,19 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-fn news_of(event: &notify::Result<notify::Event>) -> Option<News> {
-    let Ok(event) = event else {
+fn news_of(events: ReadFlags, name: Option<&OsStr>) -> Option<News> {
+    let Some(name) = name else {
+        // About the folder itself, or more than the kernel could keep.
         return Some(News::Settled(None));
     };
-    if event.need_rescan() {
-        return Some(News::Settled(None));
-    }
-    // A rename within the folder has two paths; the new name is the one that counts.
-    let name = event.paths.last().and_then(|path| path.file_name());
-    let name = name.map(OsString::from);
-    if let Some(name) = &name
-        && name.as_encoded_bytes().starts_with(b".")
-        && event.paths.len() == 1
-    {
+    if name.as_bytes().starts_with(b".") {
         return None;
     }
-    match (event.kind, name) {
-        (
-            EventKind::Create(CreateKind::File) | EventKind::Modify(ModifyKind::Data(_)),
-            Some(name),
-        ) => Some(News::Pending(name)),
-        (
-            EventKind::Access(AccessKind::Close(AccessMode::Write))
-            | EventKind::Create(_)
-            | EventKind::Modify(_)
-            | EventKind::Remove(_)
-            | EventKind::Any
-            | EventKind::Other,
-            name,
-        ) => Some(News::Settled(name)),
-        (EventKind::Access(_), _) => None,
-    }
+    let is_folder = events.contains(ReadFlags::ISDIR);
+    let is_whole = is_folder || !events.intersects(ReadFlags::CREATE | ReadFlags::MODIFY);
+    Some(if is_whole {
+        News::Settled(Some(name.to_owned()))
+    } else {
+        News::Pending(name.to_owned())
+    })
 }
