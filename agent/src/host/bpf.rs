@@ -238,10 +238,13 @@ fn open_within_limits(
     drop(types);
     drop(data);
 
-    let kernel = aya::Btf::from_sys_fs().map_err(|source| Error::Object {
+    let kernel;
+    let mut loader = EbpfLoader::new();
+    // It has read the kernel's types for itself; here they are needed too, and twice is too much.
+    loader.btf(None);
+    kernel = aya::Btf::from_sys_fs().map_err(|source| Error::Object {
         source: Box::new(source.into()),
     })?;
-    let mut loader = EbpfLoader::new();
     loader
         .btf(Some(&kernel))
         .map_max_entries("EVENTS", settings.ring_bytes)
