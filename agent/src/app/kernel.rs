@@ -1,6 +1,6 @@
 //! Opens the kernel's events for the PLEG: programs attached first, then the pods' cgroups walked.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use crate::{
 const NEWS: usize = 8192;
 
 pub(super) fn opener(hierarchy: Hierarchy, ring_bytes: u32, pods_root: PathBuf) -> KernelOpener {
-    Box::new(move || {
+    Arc::new(move || {
         let settings = bpf::Settings {
             ring_bytes,
             ..bpf::Settings::default()

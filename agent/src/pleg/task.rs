@@ -124,6 +124,7 @@ enum Done {
         id: ContainerId,
         result: Result<Option<u32>, cri::Error>,
     },
+    Kernel(Box<Result<KernelSource, String>>),
 }
 
 /// Owns what the PLEG knows. Build it with [`Task::new`], then run it.
@@ -234,8 +235,9 @@ impl Task {
         (handle, task, events_rx)
     }
 
-    /// Runs until `stop`. Attach first, then walk the cgroups, then list the runtime: nothing that
-    /// happens in between can be missed.
+    /// Runs until `stop`. The runtime is listed while the programs are attached, so that a start
+    /// knows its pods soon; then the cgroups are walked, and it is listed again: nothing that happens
+    /// in between can be missed.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         // What must stay 0 is shown as 0: a series that is not there can't be watched.
         metrics::PLEG_MISSED.add(0, &[]);
@@ -275,7 +277,7 @@ impl Task {
                 _ = health.tick() => self.on_health(),
             }
         }
-        self.kernel.close().await;
+        self.close_kernel().await;
         Ok(())
     }
 
@@ -423,6 +425,7 @@ impl Task {
             }
             Done::All { began, result } => self.on_listed(began, result),
             Done::Pid { id, result } => self.on_pid(&id, result),
+            Done::Kernel(opened) => self.on_opened(*opened),
         }
     }
 
@@ -503,7 +506,6 @@ impl Task {
         }
         if self.kernel.retry_at().is_some_and(|at| at <= now) {
             self.open_kernel();
-            self.choose_mode("the kernel's events are back");
         }
     }
 

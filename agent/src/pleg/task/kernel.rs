@@ -1,10 +1,10 @@
 //! The kernel's side of the PLEG: the source itself, and what its news mean.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{Cause, ListCause, Task};
+use super::{Cause, Done, ListCause, Task};
 use crate::{
     cri,
     host::{bpf, hierarchy::Found},
@@ -35,7 +35,7 @@ pub struct KernelSource {
 }
 
 /// Opens the source, or says in one line what is missing.
-pub type KernelOpener = Box<dyn Fn() -> Result<KernelSource, String> + Send + Sync>;
+pub type KernelOpener = Arc<dyn Fn() -> Result<KernelSource, String> + Send + Sync>;
 
 /// Between two attempts to open the source again after it failed, first and longest: an attempt
 /// costs a load of the programs, and what a machine lacks it seldom gets while it runs.
@@ -49,6 +49,7 @@ const LEARN_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     source: Option<KernelSource>,
+    is_opening: bool,
     /// Why there is no source, for the health page.
     pub(super) missing: Option<String>,
     retry_at: Option<Instant>,
@@ -59,6 +60,11 @@ pub(super) struct Kernel {
 impl Kernel {
     pub(super) fn is_open(&self) -> bool {
         self.source.is_some()
+    }
+
+    /// Whether there is a source is known in a moment.
+    pub(super) fn is_opening(&self) -> bool {
+        self.is_opening
     }
 
     pub(super) fn retry_at(&self) -> Option<Instant> {
@@ -80,7 +86,7 @@ impl Kernel {
         self.retry_at = Some(Instant::now() + wait);
     }
 
-    pub(super) async fn close(&mut self) {
+    async fn close(&mut self) {
         if let Some(source) = self.source.take() {
             source.stop.cancel();
             // A reader that panicked has said so; there is nothing to add at the end.
@@ -90,14 +96,24 @@ impl Kernel {
 }
 
 impl Task {
-    /// Opens the kernel source where the settings want it.
+    /// Opens the kernel source where the settings want it, beside the loop: the kernel takes some
+    /// 0.2 s to check and attach the programs. [`Self::on_opened`] follows.
     pub(super) fn open_kernel(&mut self) {
         self.kernel.retry_at = None;
         if self.settings.best_mode != crate::config::PlegMode::Kernel {
             self.kernel.missing = Some("not wanted (--pleg-mode)".to_owned());
             return;
         }
-        match (self.deps.open_kernel)() {
+        self.kernel.is_opening = true;
+        let open = self.deps.open_kernel.clone();
+        self.reads
+            .spawn_blocking(move || Done::Kernel(Box::new(open())));
+    }
+
+    pub(super) fn on_opened(&mut self, opened: Result<KernelSource, String>) {
+        self.kernel.is_opening = false;
+        let is_start = self.mode.is_none();
+        match opened {
             Ok(source) => {
                 self.index.clear();
                 for found in &source.found {
@@ -115,6 +131,26 @@ impl Task {
                 self.kernel.retry_later();
             }
         }
+        if is_start {
+            self.choose_mode("start");
+            if self.kernel.is_open() {
+                // What happened between the first listing and the attaching came by no event.
+                self.list(ListCause::Mode);
+            }
+        } else {
+            self.choose_mode("the kernel's events are back");
+        }
+    }
+
+    /// A source that is being opened while the agent ends is closed like any other.
+    pub(super) async fn close_kernel(&mut self) {
+        self.reads.abort_all();
+        while let Some(done) = self.reads.join_next().await {
+            if let Ok(Done::Kernel(opened)) = done {
+                self.kernel.source = opened.ok();
+            }
+        }
+        self.kernel.close().await;
     }
 
     pub(super) fn on_kernel(&mut self, count: usize, news: &mut Vec<KernelNews>) {

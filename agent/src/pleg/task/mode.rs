@@ -27,6 +27,10 @@ fn best(has_kernel: bool, has_stream: bool, wanted: PlegMode) -> PlegMode {
 impl Task {
     /// Takes the best mode that can be had; a change reads everything once.
     pub(super) fn choose_mode(&mut self, why: &str) {
+        if self.kernel.is_opening() {
+            // Chosen when that has come to its end.
+            return;
+        }
         let mode = best(
             self.kernel.is_open(),
             self.stream.is_up(),
@@ -70,7 +74,11 @@ impl Task {
     }
 
     fn mode_reason(&self) -> String {
-        let kernel = self.kernel.missing.as_deref().unwrap_or("attached");
+        let kernel = if self.kernel.is_opening() {
+            "being attached"
+        } else {
+            self.kernel.missing.as_deref().unwrap_or("attached")
+        };
         let stream = match (&self.stream.why, self.stream.is_up()) {
             (_, true) => "connected",
             (Some(why), false) => why,

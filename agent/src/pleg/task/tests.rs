@@ -53,7 +53,7 @@ fn task(
         client,
         recorder,
         board: Board::default(),
-        open_kernel: Box::new(|| Err("none in this test".to_owned())),
+        open_kernel: Arc::new(|| Err("none in this test".to_owned())),
         memory_news,
     };
     let settings = PlegSettings {
@@ -586,6 +586,34 @@ async fn a_start_lists_once_and_asks_for_each_sandbox_and_container_once() {
     assert_eq!(asked(Call::PodSandboxStatus), 30);
     assert_eq!(asked(Call::ContainerStatus), 30);
     assert_eq!(handle.cache().all().len(), 30);
+    stop.cancel();
+    task.await.expect("no panic").expect("no error");
+}
+
+#[tokio::test]
+async fn a_start_knows_its_pods_while_the_kernels_programs_are_attached() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (fake, handle, mut task, _events, _memory) = task(dir.path());
+    add_sandbox(&fake, "web", "sandbox");
+    let (attach, attached) = std::sync::mpsc::channel::<()>();
+    let attached = std::sync::Mutex::new(attached);
+    task.settings.best_mode = PlegMode::Kernel;
+    task.deps.open_kernel = Arc::new(move || {
+        // An error is as good: the test is over.
+        attached.lock().expect("no panic").recv().ok();
+        Err("refused in this test".to_owned())
+    });
+    let stop = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "ends with the test")]
+    let task = tokio::spawn(task.run(stop.clone()));
+    timeout(LIMIT, handle.cache().wait_complete())
+        .await
+        .expect("all is known");
+    assert_eq!(handle.cache().all().len(), 1);
+    assert_eq!(handle.mode(), None);
+    attach.send(()).expect("it waits");
+    until("a mode", || handle.mode().is_some()).await;
+    assert_ne!(handle.mode(), Some(PlegMode::Kernel));
     stop.cancel();
     task.await.expect("no panic").expect("no error");
 }
