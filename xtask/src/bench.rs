@@ -336,8 +336,8 @@ impl Driver {
         let count = self.keep(&part, is_quiet)?;
         remove(&part)?;
         if !ended.success {
-            let line = ended.output.lines().last().unwrap_or_default();
-            bail!("{line} ({count} records kept)");
+            let why = order::reason_in(&ended.output);
+            bail!("{why} ({count} records kept)");
         }
         if count == 0 {
             bail!("it wrote no records");

@@ -65,16 +65,16 @@ fn rows(run: &Run, target: &'static Target) -> Vec<Verdict> {
         .map(|series| one(run, target, series))
         .collect();
     if rows.is_empty() {
-        return vec![not_compared(target, String::new(), "not measured")];
+        return vec![not_compared(target, String::new(), "", "not measured")];
     }
     rows
 }
 
-fn not_compared(target: &'static Target, params: String, why: &str) -> Verdict {
+fn not_compared(target: &'static Target, params: String, unit: &str, why: &str) -> Verdict {
     Verdict {
         target,
         params,
-        limit: limit_words(target.limit, ""),
+        limit: limit_words(target.limit, unit),
         figure: why.to_owned(),
         outcome: Outcome::NotCompared,
     }
@@ -83,14 +83,16 @@ fn not_compared(target: &'static Target, params: String, why: &str) -> Verdict {
 fn one(run: &Run, target: &'static Target, series: &Series) -> Verdict {
     let params = series.words();
     let of = |subject| run.group(series, subject);
+    let any = run.subjects().into_iter().find_map(of);
+    let unit = any.map_or("", |group| group.unit.as_str());
     let Some(ours) = of(target.subject) else {
         let why = format!("{} was not measured", subject_name(target.subject));
-        return not_compared(target, params, &why);
+        return not_compared(target, params, unit, &why);
     };
     let verdict = |figure: String, is_met: bool| Verdict {
         target,
         params: params.clone(),
-        limit: limit_words(target.limit, &ours.unit),
+        limit: limit_words(target.limit, unit),
         figure,
         outcome: Outcome::of(is_met),
     };
@@ -100,36 +102,36 @@ fn one(run: &Run, target: &'static Target, series: &Series) -> Verdict {
         return verdict("never seen".to_owned(), false);
     }
     let median = median.unwrap_or_default();
-    let at_most = |figure: f64, limit: f64| verdict(quantity(figure, &ours.unit), figure <= limit);
+    let at_most = |figure: f64, limit: f64| verdict(quantity(figure, unit), figure <= limit);
     match target.limit {
         Limit::Median(limit) => at_most(median, limit),
         Limit::P99(limit) => at_most(ours.quantile(0.99).unwrap_or(median), limit),
         Limit::Max(limit) => at_most(ours.quantile(1.0).unwrap_or(median), limit),
         Limit::Ratio(peer, times) => match of(peer).and_then(|peer| compare(ours, peer)) {
             Some(ratio) => verdict(ratio_words(&ratio), ratio.value <= times),
-            None => not_compared(target, params, &missing(peer)),
+            None => not_compared(target, params, unit, &missing(peer)),
         },
         Limit::RatioOrFloor(peer, times) => {
             let Some(ratio) = of(peer).and_then(|peer| compare(ours, peer)) else {
-                return not_compared(target, params, &missing(peer));
+                return not_compared(target, params, unit, &missing(peer));
             };
             let floor = of(Subject::Floor).and_then(|floor| floor.quantile(0.5));
             let by_floor = floor.map(|floor| OVER_FLOOR * floor);
             let is_met = ratio.value <= times || by_floor.is_some_and(|limit| median <= limit);
             let floor = by_floor.map_or_else(
                 || "floor missing".to_owned(),
-                |limit| format!("{OVER_FLOOR} × floor is {}", quantity(limit, &ours.unit)),
+                |limit| format!("{OVER_FLOOR} × floor is {}", quantity(limit, unit)),
             );
             let figure = format!(
                 "{}; {}, {floor}",
                 ratio_words(&ratio),
-                quantity(median, &ours.unit)
+                quantity(median, unit)
             );
             verdict(figure, is_met)
         }
         Limit::OverFloor(limit) => match of(Subject::Floor).and_then(|floor| floor.quantile(0.5)) {
             Some(floor) => at_most(median - floor, limit),
-            None => not_compared(target, params, &missing(Subject::Floor)),
+            None => not_compared(target, params, unit, &missing(Subject::Floor)),
         },
         Limit::PerPod(limit) => per_pod(run, target, limit),
         Limit::Wrong(limit) => {
@@ -152,7 +154,12 @@ fn per_pod(run: &Run, target: &'static Target, limit: f64) -> Verdict {
     let points = run.points(target.bench, target.measure, "pods", target.subject);
     let all: Vec<_> = points.values().flatten().copied().collect();
     let Some(slope) = stats::slope(&all) else {
-        return not_compared(target, String::new(), "not measured at two counts of pods");
+        return not_compared(
+            target,
+            String::new(),
+            "mcores",
+            "not measured at two counts of pods",
+        );
     };
     Verdict {
         target,

@@ -273,6 +273,12 @@ pub(super) fn add_driven(records: &str, driven: &Value) -> Result<String> {
     Ok(lines)
 }
 
+/// Why a turn failed, from what it printed: its error, else what it said last.
+pub(super) fn reason_in(output: &str) -> &str {
+    let error = output.lines().find_map(|line| line.strip_prefix("Error: "));
+    error.or(output.lines().last()).unwrap_or("it said nothing")
+}
+
 /// How long the rest will take, going by what was done.
 pub(super) fn compute_left(elapsed: Duration, done: usize, all: usize) -> Duration {
     let turns = u32::try_from(done).unwrap_or(u32::MAX).max(1);
@@ -382,6 +388,14 @@ mod tests {
         assert_eq!(lines, "{\"n\":1,\"driven\":{\"seed\":7}}\n");
         assert!(add_driven("oops\n", &json!({})).is_err());
         assert_eq!(add_driven("", &json!({})).unwrap(), "");
+    }
+
+    #[test]
+    fn a_turn_fails_for_its_own_error_not_for_what_a_log_says_below_it() {
+        let output = "working\nError: skep ended by itself\nError: a line of its log\n";
+        assert_eq!(reason_in(output), "skep ended by itself");
+        assert_eq!(reason_in("working\nkilled after 5 s\n"), "killed after 5 s");
+        assert_eq!(reason_in(""), "it said nothing");
     }
 
     #[test]
