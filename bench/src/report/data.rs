@@ -69,6 +69,10 @@ impl Param {
             "how" => format!("by {value}"),
             "concurrency" => format!("{value} at a time"),
             "window_s" => format!("over {value} s"),
+            "spacing_ms" => format!("{value} ms apart"),
+            "network" => format!("{value} network"),
+            "agent" if value == "true" => "with the agent".to_owned(),
+            "agent" => "without the agent".to_owned(),
             "sleep_ms" => format!("of {value} ms"),
             _ => format!("{} {value}", name.replace('_', " ")),
         }

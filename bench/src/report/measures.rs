@@ -195,7 +195,11 @@ const KNOWN: &[Known] = &[
         "Runs of a program for each process",
     ),
     time(Bench::BpfOverhead, "spawn", "One process"),
-    cost(Bench::Footprint, "binary", "Size of the program"),
+    cost(
+        Bench::Footprint,
+        "binary",
+        "Size of the program, as far as it is loaded",
+    ),
     time(Bench::Footprint, "start", "Start to healthy"),
     cost(Bench::Footprint, "rss", "Resident memory"),
     time(Bench::Footprint, "threads", "Threads"),
@@ -386,6 +390,7 @@ pub(super) const TARGETS: &[Target] = &[
         Limit::Ratio(EVENTED, 1.0),
     ),
     target(Bench::OomDetect, "known", KERNEL, Limit::Wrong(0)),
+    target(Bench::OomDetect, "wrong", KERNEL, Limit::Wrong(0)),
     target(Bench::OomDetect, "wrong", KERNEL, Limit::Max(0.0)),
     target(
         Bench::PodStartSeq,
