@@ -296,10 +296,14 @@ fn flags(is_main: bool, who: &Who) -> u8 {
 unsafe fn wait_status(task: Ptr, leader: Ptr) -> i32 {
     unsafe {
         let signal: Ptr = load(task, &TASK_SIGNAL);
+        // Both, and then the choice: of two loads in two branches the compiler makes one, at a
+        // chosen address, which older verifiers (6.1) don't follow.
+        let of_group = load(signal, &SIGNAL_GROUP_EXIT_CODE);
+        let of_leader = load(leader, &TASK_EXIT_CODE);
         if load::<u32>(signal, &SIGNAL_FLAGS) & SIGNAL_GROUP_EXIT != 0 {
-            load(signal, &SIGNAL_GROUP_EXIT_CODE)
+            of_group
         } else {
-            load(leader, &TASK_EXIT_CODE)
+            of_leader
         }
     }
 }
