@@ -78,6 +78,17 @@ impl Tree {
     }
 
     fn limit_memory(&self, below: &str, bytes: &str) {
+        if self.hierarchy.version == CgroupVersion::V2 {
+            // A controller is there where all above hand it down.
+            let path = self.path(below);
+            let above = path.ancestors().skip(1);
+            let above = above.take_while(|above| above.starts_with(&self.hierarchy.mount));
+            let mut above: Vec<_> = above.collect();
+            above.reverse();
+            for folder in above {
+                fs::write(folder.join("cgroup.subtree_control"), "+memory").unwrap();
+            }
+        }
         let file = match self.hierarchy.version {
             CgroupVersion::V1 => "memory.limit_in_bytes",
             CgroupVersion::V2 => "memory.max",

@@ -83,6 +83,15 @@ impl Boxes {
         })
     }
 
+    pub(crate) fn images(&self) -> &Path {
+        &self.images
+    }
+
+    /// Joined by ":".
+    pub(crate) fn bin_dirs(&self) -> &str {
+        &self.bin_dirs
+    }
+
     /// Runs the program in a box of its own, as root, for at most `limit`. Each line goes to
     /// `each` as it comes.
     pub(crate) fn run(

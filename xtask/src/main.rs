@@ -1,4 +1,4 @@
-//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `bench`, `profile`,
+//! The project's own tasks: `cargo xtask up`, `test`, `accept`, `vm`, `bench`, `profile`,
 //! `build-ebpf` and what they stand on.
 #![expect(
     clippy::disallowed_methods,
@@ -18,6 +18,7 @@ mod setup;
 mod test;
 mod up;
 mod upstream;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ enum Task {
     Test,
     /// Run the long acceptance runs: the named ones, or all.
     Accept { runs: Vec<accept::Run> },
+    /// Run tests on an emulated machine whose cgroups are all v2.
+    Vm(vm::Options),
     /// Measure Skep beside upstream's kubelet and beside the bare runtime.
     Bench(bench::Options),
     /// Show where the idle agent's CPU time and memory go: flame graphs and a table.
@@ -73,6 +76,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Up(options) => return up::run(&options),
         Task::Test => return test::run(),
         Task::Accept { runs } => return accept::run(&runs),
+        Task::Vm(options) => return vm::run(&options),
         Task::Bench(options) => return bench::run(&options),
         Task::Profile(options) => profile::run(&options)?,
         Task::ProfileBoxed(boxed) => profile::run_boxed(&boxed)?,

@@ -91,6 +91,22 @@ const PROFILE: &[Need] = &[
     },
 ];
 
+/// What the emulated machine needs on top.
+const VM: &[Need] = &[
+    Need {
+        package: "qemu-system-x86",
+        what: What::Program("qemu-system-x86_64"),
+    },
+    Need {
+        package: "binutils",
+        what: What::Program("strip"),
+    },
+    Need {
+        package: "util-linux",
+        what: What::Program("setpriv"),
+    },
+];
+
 /// Everything that the examples need is there afterwards.
 pub(crate) fn ensure_run() -> Result<()> {
     ensure(RUN.iter())
@@ -104,6 +120,11 @@ pub(crate) fn ensure_test() -> Result<()> {
 /// The tools of `profile` are there afterwards.
 pub(crate) fn ensure_profile() -> Result<()> {
     ensure(PROFILE.iter())
+}
+
+/// Everything that the emulated machine needs is there afterwards.
+pub(crate) fn ensure_vm() -> Result<()> {
+    ensure(VM.iter())
 }
 
 fn ensure<'a>(needs: impl Iterator<Item = &'a Need>) -> Result<()> {

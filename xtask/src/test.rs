@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     boxed::{Boxes, Machine},
-    build_ebpf, cache, command,
+    build_ebpf, cache, command, vm,
 };
 
 /// One test program, all its tests together.
@@ -206,7 +206,8 @@ fn test_folders(boxes: Option<&Boxes>, report: &mut Report) -> Result<()> {
     };
     let agent = command::workspace().join("agent");
     let before = Machine::look()?;
-    for program in programs.iter().filter(|program| program.name != ACCEPT) {
+    let is_elsewhere = |program: &&Program| [ACCEPT, vm::VM].contains(&program.name.as_str());
+    for program in programs.iter().filter(|program| !is_elsewhere(program)) {
         let name = format!("{}/{}", program.package(), program.name);
         println!("== {name} ...");
         let started = Instant::now();
@@ -248,6 +249,11 @@ fn test_folders(boxes: Option<&Boxes>, report: &mut Report) -> Result<()> {
     }
     let count = if left.is_empty() { PASSED } else { FAILED };
     report.add("nothing left behind", count, started.elapsed());
+    let started = Instant::now();
+    if let Err(error) = vm::short(boxes, &programs, report) {
+        println!("vm: {error:#}");
+        report.add("vm", FAILED, started.elapsed());
+    }
     Ok(())
 }
 
@@ -275,6 +281,7 @@ pub(crate) fn keep(name: &str, output: &str, count: Count) -> Result<()> {
 }
 
 /// A built test program.
+#[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) file: PathBuf,

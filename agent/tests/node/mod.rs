@@ -38,6 +38,15 @@ use tokio::{
 
 /// For what takes a few seconds on an idle machine, which this one may not be.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
+/// How many times as long everything takes as on an ordinary machine: an emulated one says so in
+/// `SKEP_TEST_SLOWNESS`. All time limits are so much longer.
+pub(crate) fn patient(limit: Duration) -> Duration {
+    let slowness = env::var("SKEP_TEST_SLOWNESS").map_or(1, |text| {
+        text.parse().expect("SKEP_TEST_SLOWNESS is a whole number")
+    });
+    limit * slowness
+}
+
 /// Between two looks at the pods.
 const LOOK: Duration = Duration::from_millis(20);
 /// More nodes at a time would only wait for each other.
@@ -212,7 +221,7 @@ impl Builder {
         let client = cri::Client::new(&RuntimeSettings {
             endpoint: runtime.endpoint(),
             image_endpoint: None,
-            request_timeout: Duration::from_secs(10),
+            request_timeout: patient(Duration::from_secs(10)),
         })
         .unwrap();
         for (name, text) in &self.manifests {
@@ -393,7 +402,7 @@ impl Node {
             .stdout(log.try_clone().unwrap())
             .stderr(log);
         self.agent = Some(command.spawn().unwrap());
-        let deadline = Instant::now() + SOON;
+        let deadline = Instant::now() + patient(SOON);
         while talk::get(&self.socket(), "/v1/status").await.is_err() {
             if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
                 panic!("the agent ended at its start: {status}");
@@ -448,7 +457,7 @@ impl Node {
     /// Waits for the agent's end.
     pub(crate) async fn agent_end(&mut self) -> ExitStatus {
         let mut agent = self.agent.take().expect("no agent runs");
-        match timeout(SOON, agent.wait()).await {
+        match timeout(patient(SOON), agent.wait()).await {
             Ok(status) => status.unwrap(),
             Err(_) => {
                 self.agent = Some(agent);
@@ -471,10 +480,13 @@ impl Node {
     /// Starts the test's containerd, again if need be.
     pub(crate) async fn start_runtime(&mut self) {
         assert!(self.runs_runtime, "the runtime is the agent's");
-        let (running, _task) = timeout(SOON, supervise::start_or_adopt(self.runtime.clone()))
-            .await
-            .expect("containerd starts in time")
-            .unwrap();
+        let (running, _task) = timeout(
+            patient(SOON),
+            supervise::start_or_adopt(self.runtime.clone()),
+        )
+        .await
+        .expect("containerd starts in time")
+        .unwrap();
         let pid = match *running.state.borrow() {
             State::Running { pid } => pid,
             State::Restarting { ref why } => panic!("containerd does not run: {why}"),
@@ -488,7 +500,7 @@ impl Node {
         assert!(self.runs_runtime, "the runtime is the agent's");
         let pid = self.runtime_pid.take().expect("no runtime runs");
         send(pid, Signal::TERM);
-        let deadline = Instant::now() + SOON;
+        let deadline = Instant::now() + patient(SOON);
         while is_alive(pid) {
             assert!(Instant::now() < deadline, "containerd does not end");
             sleep(LOOK).await;
@@ -583,6 +595,7 @@ impl Node {
         limit: Duration,
         mut is_so: impl FnMut(&Picture) -> Option<T>,
     ) -> T {
+        let limit = patient(limit);
         let deadline = Instant::now() + limit;
         let mut last = Err("not asked".to_owned());
         loop {
@@ -617,6 +630,7 @@ impl Node {
         limit: Duration,
         mut is_so: impl AsyncFnMut() -> bool,
     ) {
+        let limit = patient(limit);
         let deadline = Instant::now() + limit;
         while !is_so().await {
             assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
@@ -647,7 +661,7 @@ impl Node {
 
     /// Waits until the timeline has an entry of that reason about the pod.
     pub(crate) async fn until_event(&self, pod: &str, reason: &str) -> Entry {
-        let deadline = Instant::now() + SOON;
+        let deadline = Instant::now() + patient(SOON);
         loop {
             let events = self.events_of(pod).await;
             if let Some(entry) = events.iter().find(|entry| entry.reason == reason) {
@@ -745,7 +759,7 @@ impl Node {
     /// A command of `skep` on this node's root, and what came of it.
     pub(crate) async fn skep(&self, args: &[&str]) -> Output {
         let mut command = self.skep_command(args);
-        timeout(SOON, command.output())
+        timeout(patient(SOON), command.output())
             .await
             .unwrap_or_else(|_| panic!("skep {args:?} does not end"))
             .unwrap()
@@ -804,7 +818,7 @@ impl Node {
     /// For a node whose agent was ended by the test, with nothing in the runtime.
     async fn finish(&mut self) {
         let bridge = self.runtime.bridge();
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + patient(Duration::from_secs(5));
         loop {
             let left = leftovers::find(&self.dir, &self.cgroup, &bridge);
             if left.is_empty() {

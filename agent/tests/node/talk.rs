@@ -13,6 +13,8 @@ use tokio::{
     time::timeout,
 };
 
+use super::patient;
+
 /// No answer of the agent's takes longer, not even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -26,7 +28,7 @@ pub(super) async fn post(socket: &Path, path: &str) -> anyhow::Result<Vec<u8>> {
 
 async fn ask(socket: &Path, method: Method, path: &str) -> anyhow::Result<Vec<u8>> {
     let stream = UnixStream::connect(socket).await.context("connect")?;
-    let (status, body) = timeout(LIMIT, exchange(stream, method, path)).await??;
+    let (status, body) = timeout(patient(LIMIT), exchange(stream, method, path)).await??;
     let text = || String::from_utf8_lossy(&body).into_owned();
     ensure!(status == 200, "{path}: {status} {}", text());
     Ok(body)
@@ -37,7 +39,7 @@ pub(super) async fn page(port: u16, path: &str) -> anyhow::Result<(u16, String)>
     let stream = TcpStream::connect(("127.0.0.1", port))
         .await
         .context("connect")?;
-    let (status, body) = timeout(LIMIT, exchange(stream, Method::GET, path)).await??;
+    let (status, body) = timeout(patient(LIMIT), exchange(stream, Method::GET, path)).await??;
     Ok((status, String::from_utf8(body)?))
 }
 
