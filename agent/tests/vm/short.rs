@@ -27,9 +27,9 @@ async fn a_kill_and_a_memory_kill_are_told_by_the_kernel() {
     assert_eq!(status, 200);
     assert!(page.contains("mode kernel"), "{page}");
 
-    node.kill_main("lasting", "app", Signal::USR1).await;
+    node.kill_main("lasting", "app", Signal::KILL).await;
     let died = node.until_event("lasting", "Died").await;
-    assert_eq!(died.message, "exit code 138 (signal 10), Error");
+    assert_eq!(died.message, "exit code 137 (signal 9), Error");
     assert!(died.kernel_at.is_some(), "{died:?}");
     println!("its kill is told");
     node.until("it runs again", SOON, |pods| {
