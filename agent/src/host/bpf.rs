@@ -238,11 +238,10 @@ fn open_within_limits(
     drop(types);
     drop(data);
 
-    let kernel;
     let mut loader = EbpfLoader::new();
     // It has read the kernel's types for itself; here they are needed too, and twice is too much.
     loader.btf(None);
-    kernel = aya::Btf::from_sys_fs().map_err(|source| Error::Object {
+    let kernel = aya::Btf::from_sys_fs().map_err(|source| Error::Object {
         source: Box::new(source.into()),
     })?;
     loader
