@@ -32,7 +32,8 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     }
     turn.record(Group::new(Bench::Footprint, "binary", "MiB", vec![binary]))?;
     turn.record(Group::new(Bench::Footprint, "start", "ms", starts))?;
-    let settle = Duration::from_secs(turn.size.pick(5, 10, 30));
+    // Threads that helped to start pods are gone by then.
+    let settle = Duration::from_secs(turn.size.pick(15, 30, 60));
     for pods in [0, turn.size.pick(30, 100, 100)] {
         turn.grow_to(pods).await?;
         sleep(settle).await;
