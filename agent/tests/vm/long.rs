@@ -1,6 +1,6 @@
 //! All that is different on v2, and many memory kills.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -14,6 +14,8 @@ use crate::{
 const LIMIT: &str = "32Mi";
 const KILLS: usize = 100;
 const PODS: usize = 4;
+/// For all of them.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 fn limit() -> serde_json::Value {
     json!({"resources": {"limits": {"memory": LIMIT}}})
@@ -40,7 +42,7 @@ async fn each_of_100_memory_kills_is_told_as_one() {
         node.write(name, pod.with(limit()).with(mounts).spec(volumes));
     }
     let mut shown = 0;
-    node.until("each was killed so often", SOON, |pods| {
+    node.until("each was killed so often", PATIENCE, |pods| {
         let containers = names.iter().filter_map(|name| pods.container(name, "main"));
         let kills: i32 = containers.map(|status| status.restart_count).sum();
         if kills >= shown + 10 {
