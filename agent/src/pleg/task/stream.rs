@@ -16,7 +16,7 @@ use crate::{
         clock::{self, Mono},
         id::{ContainerId, PodUid},
         kernel::{Gap, GapPlace},
-        runtime::RuntimePod,
+        runtime::{ContainerState, RuntimePod},
     },
 };
 
@@ -128,7 +128,17 @@ impl Task {
                     self.want(&uid, Cause::Stream);
                 }
             }
-            Some(PlegMode::Stream) => self.want(&uid, Cause::Stream),
+            Some(PlegMode::Stream) => {
+                if event.kind == EventKind::Stopped && self.has_running(&uid, &event.container) {
+                    // One question, of the container alone, where reading the pod takes three.
+                    let (wall, now) = (clock::wall_now(), Instant::now());
+                    self.awaiting
+                        .add(&event.container, &uid, false, true, wall, now);
+                    self.awaiting.hurry(&event.container, now);
+                } else {
+                    self.want(&uid, Cause::Stream);
+                }
+            }
             // Listings find it.
             Some(PlegMode::Listing) | None => {}
         }
@@ -161,6 +171,13 @@ impl Task {
                 self.want(&uid, Cause::Stream);
             }
         }
+    }
+
+    fn has_running(&self, uid: &PodUid, id: &ContainerId) -> bool {
+        self.cache.get(uid).is_some_and(|pod| {
+            pod.container(id)
+                .is_some_and(|container| matches!(container.state, ContainerState::Running { .. }))
+        })
     }
 
     fn is_recorded(&self, uid: &PodUid, id: &ContainerId) -> bool {

@@ -481,6 +481,28 @@ fn deleted(container: &str) -> StreamNews {
     })
 }
 
+#[tokio::test]
+async fn an_end_that_the_stream_tells_is_asked_for_by_one_question() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_fake, _handle, mut task, _events, _memory) = task(dir.path());
+    task.mode = Some(PlegMode::Stream);
+    let uid = know(&mut task, &["c0ffee01"], &RUNS);
+    let stopped = |uid: &PodUid, id: &str| {
+        StreamNews::Event(cri::RuntimeEvent {
+            container: ContainerId::from(id),
+            kind: cri::EventKind::Stopped,
+            uid: Some(uid.clone()),
+            at: None,
+        })
+    };
+    task.on_stream(stopped(&uid, "c0ffee01"));
+    assert!(task.wanted.is_empty());
+    assert_eq!(task.awaiting.take_due(1, Instant::now()).len(), 1);
+    // Of this one nothing is known: the pod is read.
+    task.on_stream(stopped(&uid, "c0ffee02"));
+    assert!(task.wanted.contains_key(&uid));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_container_that_others_remove_is_looked_at_soon() {
     let dir = tempfile::tempdir().expect("a folder");
