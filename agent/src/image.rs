@@ -10,6 +10,7 @@
 
 mod backoff;
 mod name;
+pub(crate) mod reference;
 
 use std::{
     fmt::Write as _,

@@ -24,6 +24,9 @@ use crate::{
 /// Workers of the runtime of tasks. The agent waits far more than it computes; on a machine with
 /// many cores each further thread would only cost memory and wake-ups.
 const MOST_THREADS: usize = 4;
+/// Threads for work that may block: files, cgroups, logs. A hundred pods that start at once would
+/// otherwise have hundreds of them, with memory of their own each, on a few cores.
+const MOST_BLOCKING_THREADS: usize = 32;
 /// Directives that take the place of the verbosity, for those who look for something.
 const LOG_VARIABLE: &str = "SKEP_LOG";
 
@@ -133,6 +136,7 @@ fn daemon() -> anyhow::Result<tokio::runtime::Runtime> {
     let cpus = proc::cpus()?;
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cpus.clamp(1, MOST_THREADS))
+        .max_blocking_threads(MOST_BLOCKING_THREADS)
         .enable_all()
         .thread_name("skep")
         .build()

@@ -1,6 +1,6 @@
 //! Image names: the default tag, and what is wrong with a name that is none.
 
-use oci_spec::distribution::{ParseError, Reference};
+use super::reference::{Error, Reference};
 
 /// `image` with `:latest` where it has neither tag nor digest; the registry is left as it is, since
 /// short names are the runtime's to complete (IMG-01). The error is upstream's text.
@@ -15,19 +15,14 @@ pub(super) fn with_default_tag(image: &str) -> Result<String, String> {
             "invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"
         ));
     }
-    match image.parse::<Reference>() {
-        Ok(reference) => {
-            let is_bare = reference.digest().is_none()
-                && reference
-                    .tag()
-                    .is_some_and(|tag| !image.ends_with(&format!(":{tag}")));
-            Ok(if is_bare {
-                format!("{image}:latest")
-            } else {
-                image.to_owned()
-            })
-        }
-        Err(ParseError::ReferenceInvalidFormat) => {
+    match Reference::parse(image) {
+        Ok(Reference {
+            tag: None,
+            digest: None,
+            ..
+        }) => Ok(format!("{image}:latest")),
+        Ok(_) => Ok(image.to_owned()),
+        Err(Error::Format) => {
             let path = repository(image);
             if path.chars().any(char::is_uppercase) {
                 wrong(format!(
@@ -37,9 +32,9 @@ pub(super) fn with_default_tag(image: &str) -> Result<String, String> {
                 wrong("invalid reference format".to_owned())
             }
         }
-        // An empty name has no repository, which comes before all else.
-        Err(ParseError::NameEmpty) => wrong("invalid reference format".to_owned()),
-        Err(error) => wrong(error.to_string()),
+        Err(error @ (Error::NameTooLong | Error::DigestLength | Error::DigestAlgorithm)) => {
+            wrong(error.to_string())
+        }
     }
 }
 

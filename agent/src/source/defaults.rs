@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest as _, Sha256};
 
 use super::manifest::Origin;
-use crate::types::pod::SourceKind;
+use crate::{image::reference::Reference, types::pod::SourceKind};
 
 /// `kubernetes.io/config.hash`: the uid that the source made.
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -91,9 +91,8 @@ fn default_container(container: &mut Container, is_host_network: bool) {
 /// `Always` for the tag `latest`, be it written or meant; else `IfNotPresent`. A name that can't
 /// be read gets the latter too and fails when the image is wanted.
 fn pull_policy(image: &str) -> &'static str {
-    let is_latest = image
-        .parse::<oci_spec::distribution::Reference>()
-        .is_ok_and(|reference| reference.tag() == Some("latest"));
+    let is_latest =
+        Reference::parse(image).is_ok_and(|reference| reference.tag_or_default() == Some("latest"));
     if is_latest { "Always" } else { "IfNotPresent" }
 }
 

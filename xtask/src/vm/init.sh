@@ -5,10 +5,12 @@ if [ "$1" != set-up ]; then
   mount -t proc proc /proc
   echo "init: user space after $(cut -d' ' -f1 /proc/uptime) s"
   for module in /modules/*.ko; do insmod "$module"; done
-  # A bind mount of the first root, with all other mounts in it.
+  # A bind mount of the first root, moved over it, with all other mounts in it: who enters a
+  # container's mount namespace lands on the topmost mount of its root.
   mount --bind / /new
   umount /proc
   cd /new
+  mount --move . /
   exec chroot . /init set-up
 fi
 cd /

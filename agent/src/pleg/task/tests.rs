@@ -215,14 +215,16 @@ async fn an_event_of_the_runtime_is_one_reading_and_one_event() {
         ["app-1", "sandbox"].map(|id| Change::ContainerStarted(ContainerId::from(id)))
     );
 
-    let listed = running.fake.count(Call::ListContainers);
+    let count = |call| running.fake.count(call);
+    let (listed, asked) = (count(Call::ListContainers), count(Call::ContainerStatus));
     running.fake.with(|world| world.exit("app-1", 3, "Error"));
     let event = timeout(LIMIT, running.events.recv()).await.expect("told");
     assert_eq!(
         event.expect("an event").changes,
         [Change::ContainerDied(ContainerId::from("app-1"))]
     );
-    assert_eq!(running.fake.count(Call::ListContainers), listed + 1);
+    assert_eq!(count(Call::ListContainers), listed);
+    assert_eq!(count(Call::ContainerStatus), asked + 1);
     let pod = running.handle.cache().get(&uid).expect("it is known");
     assert_eq!(
         pod.containers[0].state.exit().map(|exit| exit.code),
