@@ -64,6 +64,7 @@ impl Param {
         let (name, value) = (&self.name, &self.value);
         match name.as_str() {
             "pods" => format!("{value} pods"),
+            "killed" => format!("{value} killed"),
             "steps" => format!("{value} steps"),
             "spawns" => format!("{value} spawns"),
             "how" => format!("by {value}"),

@@ -253,7 +253,8 @@ pub(super) fn about(bench: Bench) -> &'static str {
         }
         Bench::OomDetect => "Containers that go beyond their memory limit.",
         Bench::ExitStorm => {
-            "All containers killed at once. The floor makes the replacements four at a time."
+            "Many containers killed at once, each for the first time. The floor makes the \
+             replacements four at a time."
         }
         Bench::PodStartSeq => "Pods placed one at a time.",
         Bench::PodStartBatch => "Pods placed at once.",

@@ -125,7 +125,7 @@ pub(super) fn draw(run: &Run) -> Result<Vec<Plot>> {
     };
     let known = "When a killed container's end is known";
     add("exit-known", Bench::ExitDetect, known, exit_known(run))?;
-    let storm = "All containers killed at once: ends known, replacements running";
+    let storm = "Containers killed at once: ends known, replacements running";
     add("exit-storm", Bench::ExitStorm, storm, exit_storm(run))?;
     let cpu = "Idle CPU over the number of pods";
     add("idle-cpu", Bench::IdleCost, cpu, idle_cpu(run))?;
