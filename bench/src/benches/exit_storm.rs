@@ -1,7 +1,8 @@
 //! `exit-storm`: many containers are killed at once.
 //!
 //! Samples count from the moment before the first signal and are sorted. Measures, in ms: `kernel`
-//! (processes gone), for agents `detected` (the pod event in the agent's log) and `detected_last`;
+//! (processes gone), for agents `detected` (the pod event in the agent's log), `detected_last`, and
+//! `behind` (how long after the process was gone, as the bench saw it, the event was logged);
 //! `restarted` (CONTAINER_STARTED of the replacement) and `restarted_last`; `list_calls` (count)
 //! until the last replacement. Lost are containers that were never detected or replaced; doubled
 //! are deaths told, and replacements started, more than once. The floor creates and starts
@@ -69,10 +70,16 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
         .map(|pod| restarted.get(pod.as_str()).copied())
         .collect();
     let again = count_starts(&events, &pods).saturating_sub(restarted.len());
-    let mut groups = vec![("kernel", kernel, 0), ("restarted", all, again as u64)];
+    let mut behind = Vec::new();
+    let mut groups = vec![
+        ("kernel", kernel.clone(), 0),
+        ("restarted", all, again as u64),
+    ];
     if let Some(agent) = turn.running.agent_mut() {
         let ids: Vec<_> = containers.iter().map(String::as_str).collect();
         let deaths = agent.log.deaths(&ids, LIMIT).await?;
+        let both = kernel.iter().zip(&deaths);
+        behind.extend(both.map(|(gone, told)| Some(ms_between((*gone)?, (*told)?))));
         groups.push(("detected", deaths, agent.log.doubled_deaths(&ids)?));
     }
     let params = json!({"killed": count, "pods": turn.pod_count()});
@@ -87,6 +94,10 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
             let group = Group::new(Bench::ExitStorm, &name, "ms", last);
             turn.record(Group { lost, ..group }.params(params.clone()))?;
         }
+    }
+    if !behind.is_empty() {
+        let group = Group::with_lost(Bench::ExitStorm, "behind", "ms", &behind);
+        turn.record(group.params(params.clone()))?;
     }
     #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
     let listings = after.listings_since(&before) as f64;

@@ -105,6 +105,11 @@ const KNOWN: &[Known] = &[
     ),
     time(
         Bench::ExitStorm,
+        "behind",
+        "Each process gone to its pod event (below 0: the bench was later)",
+    ),
+    time(
+        Bench::ExitStorm,
         "restarted",
         "Kill to new container running",
     ),

@@ -104,6 +104,8 @@ impl Task {
                     format!("{text}; pleg was last seen active {ago}s ago; threshold is 3m0s"),
                 )
             }
+            // Ready is a node that sees everything from now on.
+            (Some(_), None) => (Grade::Bad, text),
             (Some(_), mode) if mode < Some(self.settings.best_mode) => (Grade::Degraded, text),
             (Some(_), _) => (Grade::Good, text),
         };

@@ -128,7 +128,8 @@ impl Task {
                     self.want(&uid, Cause::Stream);
                 }
             }
-            Some(PlegMode::Stream) => {
+            // Before the mode is chosen too: the kernel's programs are being attached.
+            Some(PlegMode::Stream) | None => {
                 if event.kind == EventKind::Stopped && self.has_running(&uid, &event.container) {
                     // One question, of the container alone, where reading the pod takes three.
                     let (wall, now) = (clock::wall_now(), Instant::now());
@@ -140,7 +141,7 @@ impl Task {
                 }
             }
             // Listings find it.
-            Some(PlegMode::Listing) | None => {}
+            Some(PlegMode::Listing) => {}
         }
     }
 
