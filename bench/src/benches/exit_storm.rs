@@ -1,6 +1,6 @@
 //! `exit-storm`: many containers are killed at once.
 //!
-//! Samples count from the moment before the first signal and are sorted. Measures, in ms: `kernel`
+//! Samples count from the moment before each one's own signal and are sorted. Measures, in ms: `kernel`
 //! (processes gone), for agents `detected` (the pod event in the agent's log), `detected_last`, and
 //! `behind` (how long after the process was gone, as the bench saw it, the event was logged);
 //! `restarted` (CONTAINER_STARTED of the replacement) and `restarted_last`; `list_calls` (count)
@@ -15,12 +15,13 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use futures::{TryStreamExt as _, stream::FuturesOrdered};
+use rustix::process::{getpriority_process, setpriority_process};
 use serde_json::json;
 use tokio::{sync::Semaphore, time::sleep};
 
 use super::kills::LIMIT;
 use crate::{
-    clock::{Nanos, ms_between, now},
+    clock::{Nanos, ms_between},
     cost::Reading,
     pods::MAIN,
     process::Victim,
@@ -31,6 +32,8 @@ use crate::{
 
 /// Upstream takes ten seconds.
 const STORM_LIMIT: Duration = Duration::from_secs(60);
+/// The highest priority of ordinary processes.
+const FIRST: i32 = -20;
 /// For what should not come: a second word, a second replacement.
 const AFTER: Duration = Duration::from_secs(2);
 
@@ -53,10 +56,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     sleep(AFTER).await;
     let before = Reading::begin(&turn.node, turn.running.agent(), &turn.bpf).await?;
     let mark = turn.watch.mark();
-    let killed = now();
-    for victim in &victims {
-        victim.kill()?;
-    }
+    let killed = kill_all(&victims)?;
     let kernel = follow(turn, &victims, &pods).await?;
     let is_back = |events: &[Event]| (starts(events, &pods).len() == pods.len()).then_some(());
     turn.watch.find(mark, STORM_LIMIT, is_back).await?;
@@ -84,7 +84,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     }
     let params = json!({"killed": count, "pods": turn.pod_count()});
     for (measure, times, doubled) in groups {
-        let times = compute_times(killed, &times);
+        let times = compute_times(&killed, &times);
         let group = Group::with_lost(Bench::ExitStorm, measure, "ms", &times);
         let (last, lost) = (group.samples.last().copied(), group.lost);
         turn.record(group.params(params.clone()).doubled(doubled))?;
@@ -107,6 +107,16 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
         turn.mark_killed(pod);
     }
     Ok(())
+}
+
+/// Before all else that wants to run: what the first kills set off would hold up the others. Returns
+/// when each was killed.
+fn kill_all(victims: &[Victim]) -> Result<Vec<Nanos>> {
+    let usual = getpriority_process(None)?;
+    setpriority_process(None, FIRST)?;
+    let killed = victims.iter().map(Victim::kill).collect();
+    setpriority_process(None, usual)?;
+    killed
 }
 
 /// Waits for all ends, and makes the replacements where the bench is what makes them.
@@ -147,11 +157,12 @@ fn started<'a, 'b>(
         .filter_map(move |event| Some((*names.get(event.pod.as_str())?, event)))
 }
 
-/// Milliseconds, sorted; what never came is last.
-fn compute_times(killed: Nanos, times: &[Option<Nanos>]) -> Vec<Option<f64>> {
-    let mut all: Vec<_> = times
+/// Milliseconds from each one's kill, sorted; what never came is last.
+fn compute_times(killed: &[Nanos], times: &[Option<Nanos>]) -> Vec<Option<f64>> {
+    let mut all: Vec<_> = killed
         .iter()
-        .map(|at| at.map(|at| ms_between(killed, at)))
+        .zip(times)
+        .map(|(killed, at)| at.map(|at| ms_between(*killed, at)))
         .collect();
     all.sort_by(|one, other| {
         let order = |at: &Option<f64>| at.unwrap_or(f64::INFINITY);
@@ -166,11 +177,9 @@ mod tests {
 
     #[test]
     fn a_storm_is_sorted_by_time_and_what_never_came_is_last() {
-        let times = [Some(3_000_000), None, Some(2_000_000)];
-        assert_eq!(
-            compute_times(1_000_000, &times),
-            [Some(1.0), Some(2.0), None]
-        );
+        let times = [Some(3_000_000), None, Some(2_500_000)];
+        let killed = [1_000_000, 1_200_000, 1_500_000];
+        assert_eq!(compute_times(&killed, &times), [Some(1.0), Some(2.0), None]);
     }
 
     #[test]

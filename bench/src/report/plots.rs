@@ -276,7 +276,7 @@ fn exit_storm(run: &Run) -> Vec<Panel> {
         panels.push(Panel {
             title: format!("{title} after all were killed at once ({})", series.words()),
             x: Axis::Time { low, high },
-            x_label: "time after the first kill",
+            x_label: "time after each one's kill",
             y_label,
             y_high: quantile(&all, 1.0).unwrap_or(1.0) * 1.02,
             curves,
