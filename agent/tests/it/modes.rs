@@ -151,6 +151,9 @@ async fn what_others_remove_is_known_without_a_listing() {
                 .then(|| pods.terminated("done", "app").cloned())?
         })
         .await;
+    // The kernel tells before the runtime has the end on record, and until then that refuses.
+    let told = node.until_event("done", "Died").await;
+    assert!(told.runtime_known_at.is_some(), "{told:?}");
     let id = end.container_id.unwrap();
     let id = id.strip_prefix("containerd://").unwrap().into();
     let exited = async || {
