@@ -189,12 +189,15 @@ pub fn end_of(file: &Path) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-/// Upstream's kubelet uses these whatever its settings say; they are the box's own.
+/// Upstream's kubelet uses these whatever its settings say; they are the box's own. Where the
+/// machine has no such folder it gets none: what is above it is hidden instead.
 fn hide_shared_folders() -> Result<()> {
-    for dir in ["/var/log", "/var/lib/kubelet"] {
+    for dir in ["/var/log", "/var/lib/kubelet"].map(Path::new) {
+        let mut above = dir.ancestors();
+        let place = above.find(|above| above.is_dir()).unwrap_or(dir);
+        mount("tmpfs", place, "tmpfs", MountFlags::empty(), c"mode=755")
+            .with_context(|| format!("mounting over {}", place.display()))?;
         fs::create_dir_all(dir)?;
-        mount("tmpfs", dir, "tmpfs", MountFlags::empty(), c"mode=755")
-            .with_context(|| format!("mounting over {dir}"))?;
     }
     Ok(())
 }

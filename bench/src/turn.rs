@@ -1,9 +1,15 @@
 //! One turn: one subject, one round, the asked benches in the fixed order of
 //! [`crate::benches::ORDER`], on one containerd and one growing set of pods. Runs in a box.
 //!
-//! A bench that fails says so on stderr; the others go on, and the turn ends with an error.
+//! A bench that fails says so on stderr and leaves no records; the others go on, and the turn ends
+//! with an error.
 
-use std::{fs::File, io::Write as _, path::PathBuf, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -144,6 +150,8 @@ impl<'a> Group<'a> {
 #[derive(Debug)]
 struct Sink {
     file: File,
+    /// Of the bench that runs: a bench that fails has none, so that it is done again.
+    lines: Vec<u8>,
     run: String,
     host: Host,
     versions: Versions,
@@ -184,6 +192,7 @@ pub async fn run(args: Args) -> Result<()> {
         kills: None,
         sink: Sink {
             file,
+            lines: Vec::new(),
             run: args.run,
             host,
             versions,
@@ -201,7 +210,9 @@ pub async fn run(args: Args) -> Result<()> {
                 eprintln!("the end of its log:\n{}", agent.log_end());
             }
             failed.push(bench);
+            turn.sink.lines.clear();
         }
+        turn.sink.keep()?;
     }
     // Its end is no surprise from here on.
     drop(turn.watch);
@@ -212,6 +223,13 @@ pub async fn run(args: Args) -> Result<()> {
         bail!("failed: {failed:?}");
     }
     Ok(())
+}
+
+impl Sink {
+    /// Appends what a bench recorded.
+    fn keep(&mut self) -> io::Result<()> {
+        self.file.write_all(&std::mem::take(&mut self.lines))
+    }
 }
 
 async fn start(
@@ -226,7 +244,7 @@ async fn start(
 }
 
 impl Turn {
-    /// Appends a record. A group without any sample has zeros, `n` 0 and all of it lost.
+    /// Adds a record. A group without any sample has zeros, `n` 0 and all of it lost.
     pub fn record(&mut self, group: Group<'_>) -> Result<()> {
         let at = |q| quantile(&group.samples, q).unwrap_or(0.0);
         let record = Record {
@@ -253,9 +271,8 @@ impl Turn {
                 .map(|agent| agent.gates().clone())
                 .unwrap_or_default(),
         };
-        let mut line = serde_json::to_vec(&record)?;
-        line.push(b'\n');
-        self.sink.file.write_all(&line)?;
+        serde_json::to_writer(&mut self.sink.lines, &record)?;
+        self.sink.lines.push(b'\n');
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::LazyLock,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -99,9 +100,14 @@ pub(crate) fn line(command: &Command) -> String {
     line
 }
 
-/// The folder of the workspace.
+/// The folder of the workspace: as cargo tells it to what it runs, since a target folder that
+/// clones share may hold a program that was built in another one.
 pub(crate) fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    static PACKAGE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let told = env::var_os("CARGO_MANIFEST_DIR");
+        told.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
+    });
+    PACKAGE
         .parent()
         .expect("the package lies in the workspace's folder")
 }

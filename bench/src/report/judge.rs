@@ -17,6 +17,8 @@ use crate::{
 pub(super) enum Outcome {
     Met,
     NotMet,
+    /// The limit lies within what the samples leave open.
+    NotSure,
     /// Something to compare with is missing.
     NotCompared,
 }
@@ -24,6 +26,13 @@ pub(super) enum Outcome {
 impl Outcome {
     fn of(is_met: bool) -> Self {
         if is_met { Self::Met } else { Self::NotMet }
+    }
+
+    fn of_ratio(ratio: &Ratio, limit: f64) -> Self {
+        match ratio.interval {
+            Some((low, high)) if low <= limit && limit < high => Self::NotSure,
+            _ => Self::of(ratio.value <= limit),
+        }
     }
 }
 
@@ -89,13 +98,14 @@ fn one(run: &Run, target: &'static Target, series: &Series) -> Verdict {
         let why = format!("{} was not measured", subject_name(target.subject));
         return not_compared(target, params, unit, &why);
     };
-    let verdict = |figure: String, is_met: bool| Verdict {
+    let came_to = |figure: String, outcome: Outcome| Verdict {
         target,
         params: params.clone(),
         limit: limit_words(target.limit, unit),
         figure,
-        outcome: Outcome::of(is_met),
+        outcome,
     };
+    let verdict = |figure: String, is_met: bool| came_to(figure, Outcome::of(is_met));
     let median = ours.quantile(0.5);
     if median.is_none() && !matches!(target.limit, Limit::Wrong(_)) {
         // Everything was lost, which meets nothing.
@@ -108,7 +118,7 @@ fn one(run: &Run, target: &'static Target, series: &Series) -> Verdict {
         Limit::P99(limit) => at_most(ours.quantile(0.99).unwrap_or(median), limit),
         Limit::Max(limit) => at_most(ours.quantile(1.0).unwrap_or(median), limit),
         Limit::Ratio(peer, times) => match of(peer).and_then(|peer| compare(ours, peer)) {
-            Some(ratio) => verdict(ratio_words(&ratio), ratio.value <= times),
+            Some(ratio) => came_to(ratio_words(&ratio), Outcome::of_ratio(&ratio, times)),
             None => not_compared(target, params, unit, &missing(peer)),
         },
         Limit::RatioOrFloor(peer, times) => {
@@ -117,7 +127,11 @@ fn one(run: &Run, target: &'static Target, series: &Series) -> Verdict {
             };
             let floor = of(Subject::Floor).and_then(|floor| floor.quantile(0.5));
             let by_floor = floor.map(|floor| OVER_FLOOR * floor);
-            let is_met = ratio.value <= times || by_floor.is_some_and(|limit| median <= limit);
+            let outcome = if by_floor.is_some_and(|limit| median <= limit) {
+                Outcome::Met
+            } else {
+                Outcome::of_ratio(&ratio, times)
+            };
             let floor = by_floor.map_or_else(
                 || "floor missing".to_owned(),
                 |limit| format!("{OVER_FLOOR} × floor is {}", quantity(limit, unit)),
@@ -127,7 +141,7 @@ fn one(run: &Run, target: &'static Target, series: &Series) -> Verdict {
                 ratio_words(&ratio),
                 quantity(median, unit)
             );
-            verdict(figure, is_met)
+            came_to(figure, outcome)
         }
         Limit::OverFloor(limit) => match of(Subject::Floor).and_then(|floor| floor.quantile(0.5)) {
             Some(floor) => at_most(median - floor, limit),
@@ -251,6 +265,19 @@ mod tests {
             (median.outcome, median.figure.as_str()),
             (Outcome::Met, "1 ms")
         );
+    }
+
+    #[test]
+    fn a_limit_within_the_interval_is_neither_met_nor_missed() {
+        let mut lines = Lines::default();
+        let spread = [80.0, 90.0, 100.0, 110.0, 120.0];
+        lines.add("exit-detect", "known", "kubelet-evented", 1, &spread);
+        lines.add("exit-detect", "known", "skep-stream", 1, &spread);
+        let verdicts = judge(&run_of(&lines));
+        let stream = verdicts.iter().find(|verdict| {
+            verdict.target.measure == "known" && verdict.target.subject == Subject::SkepStream
+        });
+        assert_eq!(stream.unwrap().outcome, Outcome::NotSure);
     }
 
     #[test]

@@ -202,10 +202,11 @@ fn targets(run: &Run) -> String {
         same.count()
     };
     let mut text = format!(
-        "### Targets\n\n{} met, {} not met, {} not compared.\n\n\
+        "### Targets\n\n{} met, {} not met, {} not told apart, {} not compared.\n\n\
          | bench | measure | subject | target | figure | |\n| --- | --- | --- | --- | --- | --- |\n",
         count(Outcome::Met),
         count(Outcome::NotMet),
+        count(Outcome::NotSure),
         count(Outcome::NotCompared)
     );
     let mut has_cost = false;
@@ -221,6 +222,7 @@ fn targets(run: &Run) -> String {
         let outcome = match verdict.outcome {
             Outcome::Met => "met",
             Outcome::NotMet => "**not met**",
+            Outcome::NotSure => "not told apart: the interval holds the limit",
             Outcome::NotCompared => "not compared",
         };
         let _ = writeln!(
