@@ -83,7 +83,9 @@ impl Cgroups {
     /// Makes them.
     pub fn make(prefix: &str) -> Result<Self> {
         for hierarchy in hierarchies() {
-            make(&hierarchy.join(prefix), &hierarchy)?;
+            let dir = hierarchy.join(prefix);
+            make(&dir, &hierarchy)?;
+            weigh(&dir)?;
         }
         let counting = if is_unified() {
             PathBuf::from(TOP)
@@ -144,6 +146,24 @@ fn make(dir: &Path, hierarchy: &Path) -> Result<()> {
             && let Ok(value) = fs::read(hierarchy.join(file))
         {
             fs::write(dir.join(file), value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the pods' group the share of CPU time that `kubepods` has among a node's top groups, which
+/// it stands in for: 1024 for each processor. In a storm what decides how soon the killed processes
+/// come to their end is how this weighs against the runtime and its shims.
+fn weigh(dir: &Path) -> Result<()> {
+    let cores = std::thread::available_parallelism()?.get() as u64;
+    let shares = 1024 * cores;
+    // The kubelet's rule for v2.
+    let weight = (shares - 2) * 9999 / 262_142 + 1;
+    for (file, value) in [("cpu.shares", shares), ("cpu.weight", weight)] {
+        let file = dir.join(file);
+        if file.exists() {
+            fs::write(&file, value.to_string())
+                .with_context(|| format!("writing {}", file.display()))?;
         }
     }
     Ok(())

@@ -24,15 +24,14 @@ const RATE: &str = "20000";
 pub(super) fn cpu(pid: u32, window: Duration, file: &Path) -> Result<()> {
     let data = file.with_extension("data");
     let record = || {
-        command::run(
+        command::read(
             Command::new("perf")
                 .args(["record", "-q", "-e", "cpu-clock", "-F", RATE, "-p"])
                 .arg(pid.to_string())
                 .args(["--call-graph", "dwarf,16384", "-o"])
                 .arg(&data)
                 .args(["--", "sleep"])
-                .arg(window.as_secs().to_string())
-                .stderr(Stdio::null()),
+                .arg(window.as_secs().to_string()),
         )
     };
     // It gives up when one of the threads that it found ends before it is attached.
