@@ -7,6 +7,7 @@
 
 mod builder;
 mod leftovers;
+pub(crate) mod memory_kills;
 mod picture;
 mod talk;
 pub(crate) mod yaml;
