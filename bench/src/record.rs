@@ -121,7 +121,7 @@ pub struct Host {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Versions {
-    /// The subject's own, and for Skep the commit.
+    /// What the subject says of itself.
     pub agent: String,
     pub containerd: String,
     pub runc: String,
