@@ -203,7 +203,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         memory_news_rx,
     );
     tasks.spawn("oom", watcher.run(stop.clone()));
-    tasks.spawn_fallible("pleg", pleg_task.run(stop.clone()));
+    tasks.spawn_ahead("pleg", pleg_task.run(stop.clone()))?;
     shared.set_pleg(pleg.clone());
 
     let (views, runtime_task) = sync::runtime::new(client.clone(), board.clone(), pleg.clone());
@@ -261,7 +261,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         },
         stop.clone(),
     );
-    tasks.spawn_fallible("sync loop", sync_task.run(stop.clone()));
+    tasks.spawn_ahead("sync loop", sync_task.run(stop.clone()))?;
     tracing::info!(
         node = config.node.name, root = %config.dirs.root.display(), is_supervised,
         "The agent runs",

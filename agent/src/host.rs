@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod heap;
 pub mod hierarchy;
 pub mod mount;
+pub mod priority;
 pub mod proc;
 pub mod remove;
 pub mod resolv;

@@ -1,8 +1,10 @@
-//! The cgroups of a turn: one that all pods are below, and two that only count: the agent's, and
-//! the runtime's with its shims.
+//! The cgroups of a turn, as a node has them: one that all pods are below, in the place of
+//! `kubepods`, and one in the place of `system.slice` with two services in it, the agent and the
+//! runtime with its shims.
 //!
-//! All are top groups whose names begin with `SKEP_TEST_CGROUP`, and are removed at the end of the
-//! turn.
+//! Processor time is shared as there: the two top groups by their weights, and the services
+//! equally. Were the services left in the root group, each shim would weigh as much as half of all
+//! pods. The top groups' names begin with `SKEP_TEST_CGROUP`; all are removed at the end of the turn.
 
 use std::{
     fs, io,
@@ -15,6 +17,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
 const TOP: &str = "/sys/fs/cgroup";
+/// What the threads of a service may have of real-time scheduling, in each second and processor.
+const REAL_TIME_US: u32 = 200_000;
 
 /// How the machine's hierarchies are: `v1`, `v2`, or `hybrid` (v1 with an empty v2 tree).
 pub fn version() -> &'static str {
@@ -32,32 +36,30 @@ fn is_unified() -> bool {
     Path::new(TOP).join("cgroup.controllers").exists()
 }
 
-/// One group, in the hierarchy that counts CPU time.
+/// The group of a service: one folder, or on v1 one in each hierarchy that counts or shares out
+/// processor time, the one that counts first.
 #[derive(Clone, Debug)]
-pub struct Cgroup(PathBuf);
+pub struct Service(Vec<PathBuf>);
 
-impl Cgroup {
-    pub fn procs_file(&self) -> PathBuf {
-        self.0.join("cgroup.procs")
-    }
-
-    /// The processes in it.
-    pub fn pids(&self) -> io::Result<Vec<i32>> {
-        pids_in(&self.0)
+impl Service {
+    /// Moves a process in, which takes the kernel up to some tens of milliseconds.
+    pub fn add(&self, pid: i32) -> Result<()> {
+        for dir in &self.0 {
+            write(&dir.join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
     }
 
     /// CPU time of all that ever was in the group, in nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64> {
-        let (file, text) = self
-            .read("cpuacct.usage")
-            .or_else(|_| self.read("cpu.stat"))?;
+        let counting = self.0.first().context("a service without a group")?;
+        let file = if is_unified() {
+            counting.join("cpu.stat")
+        } else {
+            counting.join("cpuacct.usage")
+        };
+        let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
         parse_cpu(&text).with_context(|| format!("{}: no CPU time", file.display()))
-    }
-
-    fn read(&self, name: &str) -> io::Result<(PathBuf, String)> {
-        let file = self.0.join(name);
-        let text = fs::read_to_string(&file)?;
-        Ok((file, text))
     }
 }
 
@@ -75,32 +77,42 @@ fn parse_cpu(text: &str) -> Option<u64> {
 #[derive(Debug)]
 pub struct Cgroups {
     prefix: String,
-    pub agent: Cgroup,
-    pub runtime: Cgroup,
+    pub agent: Service,
+    pub runtime: Service,
 }
 
 impl Cgroups {
     /// Makes them.
     pub fn make(prefix: &str) -> Result<Self> {
+        if is_unified() {
+            share_out(Path::new(TOP))?;
+        }
         for hierarchy in hierarchies() {
             let dir = hierarchy.join(prefix);
             make(&dir, &hierarchy)?;
             weigh(&dir)?;
         }
-        let counting = if is_unified() {
-            PathBuf::from(TOP)
-        } else {
-            Path::new(TOP).join("cpuacct")
-        };
-        let count = |name: &str| -> Result<Cgroup> {
-            let dir = counting.join(format!("{prefix}-{name}"));
-            make(&dir, &counting)?;
-            Ok(Cgroup(dir))
-        };
+        let counting = counting();
+        let mut services = [("agent", Vec::new()), ("runtime", Vec::new())];
+        for hierarchy in &counting {
+            let system = hierarchy.join(format!("{prefix}-system"));
+            make(&system, hierarchy)?;
+            allow_real_time(&system, REAL_TIME_US * 2)?;
+            if is_unified() {
+                share_out(&system)?;
+            }
+            for (name, dirs) in &mut services {
+                let dir = system.join(name);
+                make(&dir, hierarchy)?;
+                allow_real_time(&dir, REAL_TIME_US)?;
+                dirs.push(dir);
+            }
+        }
+        let [(_, agent), (_, runtime)] = services;
         Ok(Self {
             prefix: prefix.to_owned(),
-            agent: count("agent")?,
-            runtime: count("runtime")?,
+            agent: Service(agent),
+            runtime: Service(runtime),
         })
     }
 
@@ -151,6 +163,21 @@ fn make(dir: &Path, hierarchy: &Path) -> Result<()> {
     Ok(())
 }
 
+/// v2: what is below the folder has weights of its own.
+fn share_out(dir: &Path) -> Result<()> {
+    write(&dir.join("cgroup.subtree_control"), "+cpu")
+}
+
+/// A v1 kernel that shares out real-time by groups, as few distributions' do, refuses it to the
+/// threads of a group until that is given some. On other kernels, and on v2, there is no such file.
+fn allow_real_time(dir: &Path, us: u32) -> Result<()> {
+    let file = dir.join("cpu.rt_runtime_us");
+    if file.exists() {
+        write(&file, &us.to_string())?;
+    }
+    Ok(())
+}
+
 /// Gives the pods' group the share of CPU time that `kubepods` has among a node's top groups, which
 /// it stands in for: 1024 for each processor. In a storm what decides how soon the killed processes
 /// come to their end is how this weighs against the runtime and its shims.
@@ -162,11 +189,33 @@ fn weigh(dir: &Path) -> Result<()> {
     for (file, value) in [("cpu.shares", shares), ("cpu.weight", weight)] {
         let file = dir.join(file);
         if file.exists() {
-            fs::write(&file, value.to_string())
-                .with_context(|| format!("writing {}", file.display()))?;
+            write(&file, &value.to_string())?;
         }
     }
     Ok(())
+}
+
+fn write(file: &Path, value: &str) -> Result<()> {
+    fs::write(file, value).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Where a service's group is: the hierarchy that counts processor time, and on v1, where that is
+/// another, the one that shares it out.
+fn counting() -> Vec<PathBuf> {
+    let top = Path::new(TOP);
+    if is_unified() {
+        return vec![top.to_owned()];
+    }
+    let mut found: Vec<PathBuf> = Vec::new();
+    for name in ["cpuacct", "cpu"] {
+        // Both may be links to one folder.
+        let dir = top.join(name);
+        let dir = dir.canonicalize().unwrap_or(dir);
+        if !found.contains(&dir) {
+            found.push(dir);
+        }
+    }
+    found
 }
 
 /// One folder on v2, one for each hierarchy on v1.

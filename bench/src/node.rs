@@ -239,6 +239,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 
 [metrics]
   address = "{METRICS}"
+  # How long it works on each call.
+  grpc_histogram = true
 
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_address = "127.0.0.1"

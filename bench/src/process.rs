@@ -14,15 +14,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use tokio::{
     io::{AsyncWriteExt as _, Interest, unix::AsyncFd},
     process::{Child, Command},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use crate::{
-    cgroup::Cgroup,
+    cgroup::Service,
     clock::{self, Nanos},
 };
 
-/// A program in an accounting cgroup of its own, whose output goes to a file.
+/// A program in a service's cgroup, whose output goes to a file.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -31,23 +31,21 @@ pub struct Process {
     pub began: Nanos,
 }
 
-/// Goes into the cgroup, which takes the kernel up to some tens of milliseconds, and becomes the
-/// program when it is told to.
-const SHELL: &str = "echo $$ > \"$0\" && read -r go && exec \"$@\" </dev/null";
+/// Becomes the program when it is told to, once it is in its cgroup.
+const SHELL: &str = "read -r go && exec \"$@\" </dev/null";
 
 impl Process {
     pub async fn start(
         program: &Path,
         args: &[OsString],
         path: &OsStr,
-        cgroup: &Cgroup,
+        service: &Service,
         log: &Path,
     ) -> Result<Self> {
         let name = program.display();
         let log = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let mut child = Command::new("sh")
-            .args(["-c", SHELL])
-            .arg(cgroup.procs_file())
+            .args(["-c", SHELL, "sh"])
             .arg(program)
             .args(args)
             .env("PATH", path)
@@ -62,12 +60,9 @@ impl Process {
         let pid = child.id().with_context(|| format!("{name} has ended"))?;
         let pid = pid.try_into()?;
         let mut go = child.stdin.take().context("no standard input")?;
-        while !cgroup.pids()?.contains(&pid) {
-            if let Some(status) = child.try_wait()? {
-                bail!("starting {name}: {status}");
-            }
-            sleep(Duration::from_millis(1)).await;
-        }
+        service
+            .add(pid)
+            .with_context(|| format!("starting {name}"))?;
         let began = clock::now();
         go.write_all(b"\n").await?;
         Ok(Self { child, pid, began })

@@ -1,12 +1,17 @@
 //! The root tasks: each has a name, and the first that ends before it should ends the agent.
 
-use std::{future::Future, process::ExitCode, time::Duration};
+use std::{future::Future, process::ExitCode, thread, time::Duration};
 
+use anyhow::Context as _;
 use tokio::{
+    runtime::Handle,
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
     task::{JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
+
+use crate::host::priority;
 
 /// How long the tasks have to end once they are told to.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +47,31 @@ impl Tasks {
         task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) {
         self.set.spawn(async move { (name, task.await) });
+    }
+
+    /// The same with a thread of its own that runs before all ordinary ones: for a task that has
+    /// little to do and must not be held up by what else the node is busy with. What it spawns in
+    /// turn is on the ordinary threads.
+    pub(super) fn spawn_ahead(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let (ended_tx, ended) = oneshot::channel();
+        let runtime = Handle::current();
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                priority::raise(name);
+                // Nobody is left to hear it where the agent did not wait for it any longer.
+                let _: Result<(), _> = ended_tx.send(runtime.block_on(task));
+            })
+            .with_context(|| format!("start a thread for the {name}"))?;
+        self.spawn_fallible(
+            name,
+            async move { ended.await.context("its thread panicked")? },
+        );
+        Ok(())
     }
 
     /// Waits for the first task that ends. An end that nobody asked for is an error.

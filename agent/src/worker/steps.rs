@@ -179,22 +179,24 @@ async fn place(
         .await
         .map_err(|e| failed(e.message))?;
     let (id, ips) = match (new, current) {
-        (None, Some(current)) => (current.id.clone(), current.ips.clone()),
+        (None, Some(current)) => (current.id.clone(), Some(current.ips.clone())),
         (Some(_), _) | (None, None) => {
             let log_dir = context.log_dir(pod);
             make_dir(&log_dir).await.map_err(failed)?;
             done.has_acted = true;
-            let id = run_sandbox(context, &config).await.map_err(failed)?;
-            let status = context.runtime.sandbox_status(&id).await.map_err(|error| {
-                format!("Unable to get pod sandbox status: {}", error.message())
-            })?;
-            (id, status.ips)
+            (run_sandbox(context, &config).await.map_err(failed)?, None)
         }
     };
-    let ips = if pod.is_host_network() {
-        context.facts.node_ips.clone()
-    } else {
-        ips
+    let ips = match ips {
+        _ if pod.is_host_network() => context.facts.node_ips.clone(),
+        Some(ips) => ips,
+        None => {
+            let status = context.runtime.sandbox_status(&id).await;
+            let status = status.map_err(|error| {
+                format!("Unable to get pod sandbox status: {}", error.message())
+            })?;
+            status.ips
+        }
     };
     Ok(Some(Place { id, config, ips }))
 }

@@ -1,7 +1,9 @@
 //! `pod-start-seq`: pods of one pause container, one after the other, beside idle ones.
 //!
-//! Measure, in ms: `running` (right before the manifest's rename to CONTAINER_STARTED). They are
-//! placed at moments spread over a second. The floor makes each by the bare three calls.
+//! Measures, in ms: `running` (right before the manifest's rename to CONTAINER_STARTED), and
+//! `in_runtime` (how long containerd worked on the calls of one start: the mean of a round, by its
+//! own clock). They are placed at moments spread over a second. The floor makes each by the bare
+//! three calls.
 
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use tokio::time::sleep;
 use super::kills::{LIMIT, PERIOD};
 use crate::{
     clock::{Jitter, ms_between},
+    cost,
     pods::{MAIN, Network, Pod},
     record::Bench,
     turn::{Group, Turn},
@@ -27,6 +30,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     for &network in super::networks(turn).await? {
         let mut names = Vec::new();
         let mut running = Vec::new();
+        let before = cost::starts_ms(&turn.node).await?;
         for wait in Jitter::new(u64::from(turn.round)).spread(PODS, PERIOD) {
             sleep(SETTLE + wait).await;
             let name = turn.name("seq");
@@ -40,8 +44,12 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
             running.push(started.map(|event| ms_between(placed, event.at)));
             names.push(name);
         }
-        let group = Group::with_lost(Bench::PodStartSeq, "running", "ms", &running);
+        #[expect(clippy::cast_precision_loss, reason = "a few")]
+        let in_runtime = (cost::starts_ms(&turn.node).await? - before) / PODS as f64;
         let params = json!({"pods": background, "network": network.name()});
+        let group = Group::with_lost(Bench::PodStartSeq, "running", "ms", &running);
+        turn.record(group.params(params.clone()))?;
+        let group = Group::new(Bench::PodStartSeq, "in_runtime", "ms", vec![in_runtime]);
         turn.record(group.params(params))?;
         match network {
             Network::Host => turn.adopt(names),

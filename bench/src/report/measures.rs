@@ -145,6 +145,11 @@ const KNOWN: &[Known] = &[
         "Manifest in place to container running",
     ),
     time(
+        Bench::PodStartSeq,
+        "in_runtime",
+        "The runtime's work on one start's calls, by its own clock",
+    ),
+    time(
         Bench::PodStartBatch,
         "rate",
         "Pods started (more is better)",

@@ -23,10 +23,11 @@ use tokio::sync::{
     oneshot,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{error, warn};
 
 use super::{Error, LossCounters, Losses};
 use crate::{
+    host::priority,
     metrics,
     types::{
         clock::Mono,
@@ -35,6 +36,7 @@ use crate::{
     },
 };
 
+const THREAD: &str = "kernel-events";
 /// Events taken before losses and the stop signal are looked at again.
 const BATCH: usize = 256;
 /// Time between two attempts to hand over a gap while the queue is full and nothing else happens.
@@ -83,11 +85,11 @@ impl Reader {
             pending: [0; PLACES.len()],
             out,
         };
-        let thread = thread::Builder::new().name("kernel-events".to_owned());
+        let thread = thread::Builder::new().name(THREAD.to_owned());
         let stopped = Arc::clone(&wake);
         let thread = thread
             .spawn(move || {
-                raise_priority();
+                priority::raise(THREAD);
                 // Nobody is left to hear it where the future was dropped.
                 let _: Result<(), _> = ended.send(pump.run(&stopped));
             })
@@ -317,24 +319,6 @@ fn news_of(record: Record) -> Option<(&'static str, KernelEvent)> {
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
-}
-
-/// Above the ordinary threads, or else as far up as is allowed. Applies to the calling thread.
-fn raise_priority() {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    #[expect(unsafe_code, reason = "no safe crate in use has this system call")]
-    // SAFETY: the pointer is to a live value of the right type; 0 is the calling thread.
-    let refused = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } != 0;
-    if !refused {
-        return;
-    }
-    let error = io::Error::last_os_error();
-    debug!(%error, "Real-time scheduling is refused for the reader of kernel events");
-    // On Linux this is the calling thread's value alone.
-    if let Err(error) = rustix::process::setpriority_process(None, -20) {
-        debug!(%error, "A higher priority is refused for the reader of kernel events");
-    }
 }
 
 #[cfg(test)]
