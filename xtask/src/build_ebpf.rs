@@ -2,8 +2,9 @@
 //! features, the sources of `core`, and `bpf-linker`.
 //!
 //! The user's nightly is taken where it has `rust-src` and where `bpf-linker` is installed.
-//! Elsewhere a private tool chain is fetched into the cache folder: Debian's rustc with its library
-//! sources, and a `bpf-linker` built for it; nothing is installed in the system or in rustup.
+//! On Debian a private tool chain is else fetched into the cache folder: Debian's rustc with its
+//! library sources, and a `bpf-linker` built for it; nothing is installed in the system or in rustup.
+//! Elsewhere the programs can't be built, and only a change of their sources is seen.
 //!
 //! The object is committed with the fingerprint of the tool chain that made it. Under the same tool
 //! chain the bytes are the same wherever the folder lies, so that they can be compared; under
@@ -20,11 +21,14 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::{cache, command, setup};
+use crate::{cache, command, distribution::Distribution, setup};
 
 const LINKER_VERSION: &str = "0.13.0";
 const DEBIAN_COMPILER: &str = "rustc-web";
 const TARGET: &str = "bpfel-unknown-none";
+/// Where there is no private tool chain.
+const INSTEAD: &str = "build with a nightly instead: `rustup toolchain install nightly \
+                       --component rust-src` and `cargo install bpf-linker`";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -35,10 +39,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.check {
-        check()?;
-        return Ok(());
+        return match check()? {
+            Checked::Compared => Ok(()),
+            Checked::NotCompared(missing) => bail!(missing),
+        };
     }
-    let chain = ToolChain::find()?;
+    let chain = match ToolChain::find()? {
+        Ok(chain) => chain,
+        Err(missing) => bail!(missing),
+    };
     let built = build(&chain)?;
     let committed = Committed::place();
     fs::copy(&built, &committed.object)
@@ -58,8 +67,17 @@ pub(crate) fn object_to_test() -> Option<(&'static str, &'static Path)> {
     FRESH.get().map(|path| ("SKEP_EBPF_OBJECT", path.as_path()))
 }
 
+/// What a check came to that found nothing wrong.
+pub(crate) enum Checked {
+    /// The sources were built.
+    Compared,
+    /// The sources are those of which the committed object was made, as was noted then. They can't
+    /// be built here, for this reason.
+    NotCompared(String),
+}
+
 /// Fails where the committed object is not what the sources give.
-pub(crate) fn check() -> Result<()> {
+pub(crate) fn check() -> Result<Checked> {
     let committed = Committed::place();
     let recorded = fs::read_to_string(&committed.fingerprint)
         .with_context(|| format!("reading {}", committed.fingerprint.display()))?;
@@ -67,7 +85,10 @@ pub(crate) fn check() -> Result<()> {
     let Some(recorded) = recorded.strip_prefix(&sources_line()?) else {
         bail!("the kernel programs' sources have changed since their object was built: {again}");
     };
-    let chain = ToolChain::find()?;
+    let chain = match ToolChain::find()? {
+        Ok(chain) => chain,
+        Err(missing) => return Ok(Checked::NotCompared(missing)),
+    };
     let built = build(&chain)?;
     if recorded.trim_end() == chain.fingerprint {
         let fresh = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
@@ -78,7 +99,7 @@ pub(crate) fn check() -> Result<()> {
             "the committed kernel programs are not what their sources give: {again}"
         );
         println!("the committed kernel programs are what their sources give, byte for byte");
-        return Ok(());
+        return Ok(Checked::Compared);
     }
     let kept = built.with_file_name("fresh.o");
     fs::copy(&built, &kept).with_context(|| format!("writing {}", kept.display()))?;
@@ -88,7 +109,7 @@ pub(crate) fn check() -> Result<()> {
         kept.display()
     );
     FRESH.get_or_init(|| kept);
-    Ok(())
+    Ok(Checked::Compared)
 }
 
 struct Committed {
@@ -138,16 +159,25 @@ struct ToolChain {
 }
 
 impl ToolChain {
-    fn find() -> Result<Self> {
-        match Self::of_the_user()? {
+    /// The inner error is what to do on a machine that can have none by itself.
+    fn find() -> Result<Result<Self, String>> {
+        let missing = match Self::of_the_user()? {
             Ok(chain) => {
                 println!("using the nightly of rustup and {}", chain.linker.display());
-                Ok(chain)
+                return Ok(Ok(chain));
             }
-            Err(missing) => {
+            Err(missing) => missing,
+        };
+        match Distribution::of_this_machine() {
+            Distribution::Debian => {
                 println!("using a private tool chain, since there is no {missing}");
-                Self::private()
+                Self::private().map(Ok)
             }
+            // Ubuntu's compilers have their LLVM inside, where no linker can use it.
+            Distribution::Ubuntu { .. } | Distribution::Other => Ok(Err(format!(
+                "there is no {missing}, and a private tool chain is made of Debian's packages; \
+                 {INSTEAD}"
+            ))),
         }
     }
 
@@ -176,11 +206,9 @@ impl ToolChain {
     }
 
     fn private() -> Result<Self> {
-        let missing = "build with a nightly instead: `rustup toolchain install nightly --component \
-                       rust-src` and `cargo install bpf-linker`";
         ensure!(
             command::find("apt-get").is_some(),
-            "a private tool chain is made of Debian's packages, and there is no apt-get; {missing}"
+            "a private tool chain is made of Debian's packages, and there is no apt-get; {INSTEAD}"
         );
         let policy = || command::read(Command::new("apt-cache").args(["policy", DEBIAN_COMPILER]));
         let mut listed = policy()?;
@@ -190,7 +218,7 @@ impl ToolChain {
             listed = policy()?;
         }
         let version = candidate(&listed).with_context(|| {
-            format!("this distribution has no package {DEBIAN_COMPILER}; {missing}")
+            format!("this distribution has no package {DEBIAN_COMPILER}; {INSTEAD}")
         })?;
         let name = format!("{version}-{LINKER_VERSION}");
         let folder = cache::ensure("bpf-toolchain", &name, |folder| {

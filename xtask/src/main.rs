@@ -12,6 +12,7 @@ mod boxed;
 mod build_ebpf;
 mod cache;
 mod command;
+mod distribution;
 mod images;
 mod profile;
 mod setup;

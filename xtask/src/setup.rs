@@ -107,6 +107,12 @@ const VM: &[Need] = &[
     },
 ];
 
+/// What Ubuntu's kernel modules are compressed with.
+const ZSTD: &[Need] = &[Need {
+    package: "zstd",
+    what: What::Program("zstd"),
+}];
+
 /// Everything that the examples need is there afterwards.
 pub(crate) fn ensure_run() -> Result<()> {
     ensure(RUN.iter())
@@ -125,6 +131,11 @@ pub(crate) fn ensure_profile() -> Result<()> {
 /// Everything that the emulated machine needs is there afterwards.
 pub(crate) fn ensure_vm() -> Result<()> {
     ensure(VM.iter())
+}
+
+/// `zstd` is there afterwards.
+pub(crate) fn ensure_zstd() -> Result<()> {
+    ensure(ZSTD.iter())
 }
 
 fn ensure<'a>(needs: impl Iterator<Item = &'a Need>) -> Result<()> {

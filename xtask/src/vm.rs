@@ -1,11 +1,12 @@
 //! `cargo xtask vm`: a small machine whose cgroups are all v2, emulated in software, with the built
-//! agent and the tested containerd, runs the tests that make sense there. It is made of one of
-//! Debian's kernels ([`kernel`]) and a RAM image ([`image`]); results come over its serial line
+//! agent and the tested containerd, runs the tests that make sense there. It is made of a
+//! distribution's kernel ([`kernel`]) and a RAM image ([`image`]); results come over its serial line
 //! ([`machine`]). KVM is not used: what works here works on any machine.
 
 mod image;
 mod kernel;
 mod machine;
+mod packages;
 
 use std::{
     path::{Path, PathBuf},
@@ -22,7 +23,9 @@ use self::{
 };
 use crate::{
     boxed::Boxes,
-    command, setup,
+    command,
+    distribution::Distribution,
+    setup,
     test::{self, Count, Program, Report},
 };
 
@@ -39,7 +42,8 @@ pub(crate) struct Options {
     /// Only the short form, which `cargo xtask test` runs too.
     #[arg(long)]
     short: bool,
-    /// Only with this kernel; with each where none is named.
+    /// Only with this kernel; else with the distribution's own, and in the long form with the old
+    /// one too.
     #[arg(long)]
     kernel: Option<Kernel>,
 }
@@ -47,7 +51,6 @@ pub(crate) struct Options {
 /// One boot and what runs in it.
 struct Boot {
     name: &'static str,
-    kernel: Kernel,
     limit: Duration,
     jobs: &'static [Tests],
 }
@@ -62,7 +65,6 @@ const NODE_TESTS: &[&str] = &["--ignored", "--nocapture", "--test-threads=1"];
 
 const SHORT: Boot = Boot {
     name: "vm",
-    kernel: Kernel::Debian12,
     limit: Duration::from_secs(10 * 60),
     jobs: &[Tests {
         program: VM,
@@ -72,7 +74,6 @@ const SHORT: Boot = Boot {
 
 const LONG: Boot = Boot {
     name: "vm",
-    kernel: Kernel::Debian12,
     limit: Duration::from_secs(40 * 60),
     jobs: &[
         Tests {
@@ -89,7 +90,6 @@ const LONG: Boot = Boot {
 /// A memory kill is told there by a pid, not a task.
 const OLD: Boot = Boot {
     name: "vm with an old kernel",
-    kernel: Kernel::Debian11,
     limit: Duration::from_secs(15 * 60),
     jobs: &[
         Tests {
@@ -103,12 +103,19 @@ const OLD: Boot = Boot {
     ],
 };
 
+/// What is booted, and with which kernel.
+fn plan(options: &Options, own: Kernel) -> Vec<(&'static Boot, Kernel)> {
+    match (options.short, options.kernel) {
+        (true, kernel) => vec![(&SHORT, kernel.unwrap_or(own))],
+        (false, Some(Kernel::Debian11)) => vec![(&OLD, Kernel::Debian11)],
+        (false, Some(kernel @ (Kernel::Debian12 | Kernel::Ubuntu))) => vec![(&LONG, kernel)],
+        (false, None) => vec![(&LONG, own), (&OLD, Kernel::Debian11)],
+    }
+}
+
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let boots: &[Boot] = if options.short {
-        &[SHORT]
-    } else {
-        &[LONG, OLD]
-    };
+    let machine = Distribution::of_this_machine();
+    let own = Kernel::own_of(&machine);
     let boxes = Boxes::prepare()?;
     let programs = [VM, KERNEL]
         .into_iter()
@@ -116,26 +123,44 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         .collect::<Result<Vec<_>>>()?
         .concat();
     let mut report = Report::default();
-    for boot in boots {
-        if options.kernel.is_none_or(|kernel| kernel == boot.kernel) {
-            boot.run(&boxes, &programs, &mut report)?;
+    for (boot, kernel) in plan(options, own) {
+        let archive = kernel.archive();
+        // Where its own kernel is of one archive, a machine can't be asked to have another's; a
+        // kernel that the user names can.
+        let is_foreign = archive != own.archive() && options.kernel.is_none();
+        if is_foreign && !archive.is_a_source()? {
+            let (name, label) = (boot.name, archive.label());
+            println!(
+                "== {name}: not run, its kernel is {label}'s, and none of this machine's package \
+                 sources is {label}'s"
+            );
+            continue;
         }
+        boot.run(kernel, &machine, &boxes, &programs, &mut report)?;
     }
     Ok(report.finish())
 }
 
 /// The part of `cargo xtask test`.
 pub(crate) fn short(boxes: &Boxes, programs: &[Program], report: &mut Report) -> Result<()> {
-    SHORT.run(boxes, programs, report)
+    let machine = Distribution::of_this_machine();
+    SHORT.run(Kernel::own_of(&machine), &machine, boxes, programs, report)
 }
 
 impl Boot {
-    fn run(&self, boxes: &Boxes, programs: &[Program], report: &mut Report) -> Result<()> {
+    fn run(
+        &self,
+        kernel: Kernel,
+        on: &Distribution,
+        boxes: &Boxes,
+        programs: &[Program],
+        report: &mut Report,
+    ) -> Result<()> {
         if !cfg!(target_arch = "x86_64") {
             bail!("the emulated machine is an x86-64 one, as the programs in it must be");
         }
         setup::ensure_vm()?;
-        let kernel = self.kernel.ensure()?;
+        let kernel = kernel.ensure(on)?;
         let mut image = Image::new()?;
         let jobs = self
             .jobs
@@ -215,5 +240,35 @@ impl Boxes {
             ("SKEP_TEST_SLOWNESS", SLOWNESS.to_owned()),
             ("RUST_BACKTRACE", "0".to_owned()),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_has_its_kernels() {
+        use Kernel::{Debian11, Debian12, Ubuntu};
+        for (short, kernel, own, expected) in [
+            (true, None, Debian12, vec![("vm", Debian12)]),
+            (true, None, Ubuntu, vec![("vm", Ubuntu)]),
+            (true, Some(Debian11), Ubuntu, vec![("vm", Debian11)]),
+            (
+                false,
+                None,
+                Ubuntu,
+                vec![("vm", Ubuntu), (OLD.name, Debian11)],
+            ),
+            (false, Some(Debian11), Ubuntu, vec![(OLD.name, Debian11)]),
+            (false, Some(Debian12), Ubuntu, vec![("vm", Debian12)]),
+        ] {
+            let boots = plan(&Options { short, kernel }, own);
+            let named: Vec<_> = boots
+                .iter()
+                .map(|(boot, kernel)| (boot.name, *kernel))
+                .collect();
+            assert_eq!(named, expected, "{short} {kernel:?} {own:?}");
+        }
     }
 }

@@ -1,23 +1,23 @@
-//! The machine's kernels: Debian's for clouds, which are small and have what a node needs built in.
-//! The package is fetched from the mirror that this machine's own apt uses, with lists of its own,
-//! and unpacked into the cache; nothing is installed.
+//! The machine's kernels: a distribution's for clouds and virtual machines, which have what a node
+//! needs built in or as modules. Their packages ([`packages`]) are unpacked into the cache.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
+use super::packages::{Apt, Archive};
 use crate::{
     cache::{self, Key},
-    command, setup,
+    command,
+    distribution::Distribution,
+    setup,
 };
 
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const PACKAGE: &str = "linux-image-cloud-amd64";
 /// What a node needs and these kernels have as modules: containers' layers, pods' network, and the
 /// rules that its plugins and iptables make.
 const MODULES: &[&str] = &[
@@ -35,6 +35,8 @@ const MODULES: &[&str] = &[
     "xt_nat",
     "xt_tcpudp",
 ];
+/// A part of `nf_tables` since 5.18.
+const COUNTER: &str = "nft_counter";
 /// Part of the key: raise it when what is kept of a package changes.
 const LAYOUT: &str = "1";
 
@@ -46,6 +48,19 @@ pub(crate) enum Kernel {
     /// 5.10: it hands over a pid.
     #[value(name = "debian11")]
     Debian11,
+    /// That of the Ubuntu release which this machine runs.
+    #[value(name = "ubuntu")]
+    Ubuntu,
+}
+
+/// Where a kernel comes from.
+#[derive(Debug, PartialEq, Eq)]
+struct Source {
+    archive: Archive,
+    /// The release's name in the archive.
+    release: String,
+    /// Depends on the newest kernel's package.
+    package: &'static str,
 }
 
 /// An unpacked kernel.
@@ -58,32 +73,61 @@ pub(super) struct Unpacked {
 }
 
 impl Kernel {
-    fn suite(self) -> &'static str {
-        match self {
-            Self::Debian12 => "bookworm",
-            Self::Debian11 => "bullseye",
+    /// The one that a distribution's users run, and Debian's where it is not known which that is.
+    pub(super) fn own_of(distribution: &Distribution) -> Self {
+        match distribution {
+            Distribution::Ubuntu { .. } => Self::Ubuntu,
+            Distribution::Debian | Distribution::Other => Self::Debian12,
         }
+    }
+
+    pub(super) fn archive(self) -> Archive {
+        match self {
+            Self::Debian12 | Self::Debian11 => Archive::Debian,
+            Self::Ubuntu => Archive::Ubuntu,
+        }
+    }
+
+    /// Where a machine of that distribution gets it.
+    fn source(self, on: &Distribution) -> Result<Source> {
+        let (release, package) = match self {
+            Self::Debian12 => ("bookworm", "linux-image-cloud-amd64"),
+            Self::Debian11 => ("bullseye", "linux-image-cloud-amd64"),
+            Self::Ubuntu => match on {
+                Distribution::Ubuntu { release } => (release.as_str(), "linux-image-virtual"),
+                Distribution::Debian | Distribution::Other => {
+                    bail!("this machine runs no release of Ubuntu whose kernel could be taken")
+                }
+            },
+        };
+        Ok(Source {
+            archive: self.archive(),
+            release: release.to_owned(),
+            package,
+        })
     }
 
     fn modules(self) -> Vec<&'static str> {
         match self {
             Self::Debian12 => MODULES.to_vec(),
-            // Later a part of another.
-            Self::Debian11 => [MODULES, &["nft_counter"]].concat(),
+            Self::Debian11 | Self::Ubuntu => [MODULES, &[COUNTER]].concat(),
         }
     }
 
     /// Fetches it where it is not there yet.
-    pub(super) fn ensure(self) -> Result<Unpacked> {
+    pub(super) fn ensure(self, on: &Distribution) -> Result<Unpacked> {
+        let source = self.source(on)?;
         let mut key = Key::default();
-        for part in [vec![LAYOUT, PACKAGE], self.modules()].concat() {
+        for part in [vec![LAYOUT, source.package], self.modules()].concat() {
             key.add(part.as_bytes());
         }
-        let name = format!("{}-{}", self.suite(), key.name());
+        let release = &source.release;
+        let name = format!("{release}-{}", key.name());
         let folder = cache::ensure("kernel", &name, |folder| {
-            println!("kernel: fetching that of {} (some 40 MB)", self.suite());
-            self.fetch(folder)
-                .with_context(|| format!("fetching the kernel of {}", self.suite()))
+            println!("kernel: fetching that of {release} (some 50 MB)");
+            source
+                .fetch(&self.modules(), folder)
+                .with_context(|| format!("fetching the kernel of {release}"))
         })?;
         let mut modules = fs::read_dir(folder.join("modules"))
             .and_then(|entries| {
@@ -100,173 +144,151 @@ impl Kernel {
             modules,
         })
     }
+}
 
-    fn fetch(self, folder: &Path) -> Result<()> {
-        ensure!(
-            command::find("apt-get").is_some(),
-            "the kernel comes from a Debian package, and this machine has no apt-get"
-        );
+impl Source {
+    /// Of several, apt takes a package's newest version.
+    fn suites(&self) -> Vec<String> {
+        let release = &self.release;
+        match self.archive {
+            // A release's own part changes with each point release.
+            Archive::Debian => vec![release.clone()],
+            // It stays as it was on the day of the release.
+            Archive::Ubuntu => vec![release.clone(), format!("{release}-updates")],
+        }
+    }
+
+    /// The version and packages of the kernel on which a package with these fields depends.
+    fn packages<'a>(&self, fields: &'a str) -> Option<(&'a str, Vec<String>)> {
+        let depends = fields
+            .lines()
+            .find_map(|line| line.strip_prefix("Depends:"))?;
+        let mut words = depends.split([',', ' ']);
+        let version = words.find_map(|word| word.strip_prefix("linux-image-"))?;
+        let mut packages = vec![format!("linux-image-{version}")];
+        match self.archive {
+            Archive::Debian => {}
+            Archive::Ubuntu => packages.push(format!("linux-modules-{version}")),
+        }
+        Some((version, packages))
+    }
+
+    fn fetch(&self, modules: &[&str], folder: &Path) -> Result<()> {
         let work = tempfile::tempdir().context("making a folder to unpack in")?;
-        let apt = Apt::new(work.path(), self.suite())?;
-        apt.run("apt-get", &["update", "-q"])?;
-        let depends = apt.read("apt-cache", &["show", "--no-all-versions", PACKAGE])?;
-        let package = image_package(&depends)
-            .with_context(|| format!("{PACKAGE} depends on no kernel: {depends}"))?;
-        apt.run("apt-get", &["download", "-q", package])?;
-        let root = work.path().join("root");
-        let file = fs::read_dir(work.path())
-            .context("listing what was fetched")?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .find(|path| path.extension().is_some_and(|end| end == "deb"))
-            .with_context(|| format!("apt fetched no {package}"))?;
-        command::run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&root))?;
+        let apt = Apt::new(work.path(), self.archive, &self.suites())?;
+        let fields = apt.fields(self.package)?;
+        let (version, packages) = self
+            .packages(&fields)
+            .with_context(|| format!("{} depends on no kernel: {fields}", self.package))?;
+        let root = apt.unpack(&packages)?;
 
-        let version = package.trim_start_matches("linux-image-");
-        let copy = |from: &Path, to: &Path| {
-            fs::copy(from, to).with_context(|| format!("copying {}", from.display()))
-        };
-        copy(
-            &root.join(format!("boot/vmlinuz-{version}")),
-            &folder.join("vmlinuz"),
-        )?;
-        let modules = folder.join("modules");
-        fs::create_dir(&modules).context("making the modules' folder")?;
-        let found = modules_below(&root)?;
-        for (at, name) in load_order(&self.modules(), &found)?.iter().enumerate() {
+        let image = root.join(format!("boot/vmlinuz-{version}"));
+        fs::copy(&image, folder.join("vmlinuz"))
+            .with_context(|| format!("copying {}", image.display()))?;
+        let to = folder.join("modules");
+        fs::create_dir(&to).context("making the modules' folder")?;
+        let found = Modules::below(&root)?;
+        if found.are_compressed() {
+            setup::ensure_zstd()?;
+        }
+        for (at, (name, module)) in found.in_order(modules)?.iter().enumerate() {
             // The names give the order.
-            copy(&found[name], &modules.join(format!("{at:02}-{name}.ko")))?;
+            let file = to.join(format!("{at:02}-{name}.ko"));
+            fs::write(&file, module).with_context(|| format!("writing {}", file.display()))?;
         }
         fs::write(folder.join("version"), version).context("writing the kernel's version")
     }
 }
 
-/// apt with one source, and lists of its own.
-struct Apt<'a> {
-    work: &'a Path,
+/// What a kernel has beside its image, and what is in that already.
+#[derive(Default)]
+struct Modules {
+    files: BTreeMap<String, PathBuf>,
+    built_in: BTreeSet<String>,
 }
 
-impl<'a> Apt<'a> {
-    fn new(work: &'a Path, suite: &str) -> Result<Self> {
-        for folder in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(work.join(folder)).context("making apt's folders")?;
-        }
-        fs::write(work.join("status"), "").context("writing apt's status")?;
-        let signed_by = if Path::new(KEYRING).is_file() {
-            format!("[signed-by={KEYRING}] ")
-        } else {
-            String::new()
-        };
-        let source = format!("deb {signed_by}{} {suite} main\n", mirror()?);
-        fs::write(work.join("sources.list"), source).context("writing apt's source")?;
-        Ok(Self { work })
-    }
-
-    fn command(&self, program: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        let work = self.work.display();
-        for (name, value) in [
-            ("Dir::State", format!("{work}")),
-            ("Dir::State::lists", format!("{work}/lists")),
-            ("Dir::State::status", format!("{work}/status")),
-            ("Dir::Cache", format!("{work}/cache")),
-            ("Dir::Etc::sourcelist", format!("{work}/sources.list")),
-            ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
-            // The download's own user could not write here.
-            ("APT::Sandbox::User", "root".to_owned()),
-            ("APT::Architecture", "amd64".to_owned()),
-            ("Acquire::Languages", "none".to_owned()),
-            // An old release is not signed anew.
-            ("Acquire::Check-Valid-Until", "false".to_owned()),
-            (
-                "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
-                "false".to_owned(),
-            ),
-        ] {
-            command.arg("-o").arg(format!("{name}={value}"));
-        }
-        command.args(args).current_dir(self.work);
-        command
-    }
-
-    fn run(&self, program: &str, args: &[&str]) -> Result<()> {
-        command::run(&mut self.command(program, args))
-    }
-
-    fn read(&self, program: &str, args: &[&str]) -> Result<String> {
-        command::read(&mut self.command(program, args))
-    }
-}
-
-/// Where this machine gets Debian's packages.
-fn mirror() -> Result<String> {
-    let listed = || {
-        let mut apt = Command::new("apt-get");
-        apt.args(["indextargets", "--format", "$(LABEL) $(REPO_URI)"]);
-        command::read(apt.arg("Created-By: Packages"))
-    };
-    let of_debian = |list: &str| {
-        let mut lines = list.lines();
-        let found = lines.find_map(|line| line.strip_prefix("Debian "))?;
-        Some(found.trim().to_owned())
-    };
-    if let Some(mirror) = of_debian(&listed()?) {
-        return Ok(mirror);
-    }
-    // A machine on which nothing had to be installed may have no package lists at all.
-    setup::update_lists()?;
-    of_debian(&listed()?)
-        .context("the kernels are Debian's, and none of this machine's package sources is Debian's")
-}
-
-/// The kernel's package, from the fields of the one that names the newest.
-fn image_package(fields: &str) -> Option<&str> {
-    let depends = fields
-        .lines()
-        .find_map(|line| line.strip_prefix("Depends:"))?;
-    depends
-        .split([',', ' '])
-        .find(|word| word.starts_with("linux-image-"))
-}
-
-/// By name.
-fn modules_below(root: &Path) -> Result<BTreeMap<String, PathBuf>> {
-    let mut found = BTreeMap::new();
-    for entry in walkdir::WalkDir::new(root) {
-        let path = entry
-            .context("looking for the kernel's modules")?
-            .into_path();
-        if path.extension().is_some_and(|end| end == "ko")
-            && let Some(name) = path.file_stem().and_then(|name| name.to_str())
-        {
-            found.insert(name.replace('-', "_"), path);
-        }
-    }
-    Ok(found)
-}
-
-/// The wanted modules and what they depend on, each after what it depends on.
-fn load_order(wanted: &[&str], found: &BTreeMap<String, PathBuf>) -> Result<Vec<String>> {
-    let mut order = Vec::new();
-    let mut open: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
-    while let Some(name) = open.last().cloned() {
-        let Some(file) = found.get(&name) else {
-            bail!("the package has no module {name}.ko");
-        };
-        let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let missing: Vec<_> = dependencies(&bytes)
-            .into_iter()
-            .filter(|name| !order.contains(name))
-            .collect();
-        if missing.is_empty() {
-            open.pop();
-            if !order.contains(&name) {
-                order.push(name);
+impl Modules {
+    fn below(root: &Path) -> Result<Self> {
+        let mut modules = Self::default();
+        for entry in walkdir::WalkDir::new(root) {
+            let path = entry
+                .context("looking for the kernel's modules")?
+                .into_path();
+            if path.ends_with("modules.builtin") {
+                let list = fs::read_to_string(&path).context("reading what is built in")?;
+                let names = list.lines().filter_map(|line| module_name(Path::new(line)));
+                modules.built_in.extend(names);
+            } else if let Some(name) = module_name(&path) {
+                modules.files.insert(name, path);
             }
-        } else {
-            open.extend(missing);
         }
+        Ok(modules)
     }
-    Ok(order)
+
+    /// The wanted modules and what they depend on, each after what it depends on.
+    fn in_order(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut order: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut open: Vec<String> = wanted
+            .iter()
+            .rev()
+            .filter(|name| !self.is_in_the_image(name))
+            .map(|&name| name.to_owned())
+            .collect();
+        while let Some(name) = open.last().cloned() {
+            let is_done = |name: &str| order.iter().any(|(done, _)| done == name);
+            if is_done(&name) {
+                open.pop();
+                continue;
+            }
+            let Some(file) = self.files.get(&name) else {
+                bail!("the package has no module {name}.ko");
+            };
+            let module = read_module(file)?;
+            let missing: Vec<_> = dependencies(&module)
+                .into_iter()
+                .filter(|name| !is_done(name))
+                .collect();
+            if missing.is_empty() {
+                open.pop();
+                order.push((name, module));
+            } else {
+                open.extend(missing);
+            }
+        }
+        Ok(order)
+    }
+
+    fn is_in_the_image(&self, name: &str) -> bool {
+        self.built_in.contains(name) || (name == COUNTER && !self.files.contains_key(name))
+    }
+
+    fn are_compressed(&self) -> bool {
+        let mut files = self.files.values();
+        files.any(|file| file.extension().is_some_and(|end| end == "zst"))
+    }
+}
+
+/// `nf_tables` of `kernel/net/netfilter/nf_tables.ko`, or of the same with `.zst`; none where it is
+/// no module.
+fn module_name(file: &Path) -> Option<String> {
+    let name = file.file_name()?.to_str()?;
+    let name = name.strip_suffix(".zst").unwrap_or(name);
+    Some(name.strip_suffix(".ko")?.replace('-', "_"))
+}
+
+/// As the machine's init hands it to the kernel, which is not compressed.
+fn read_module(file: &Path) -> Result<Vec<u8>> {
+    if file.extension().is_none_or(|end| end != "zst") {
+        return fs::read(file).with_context(|| format!("reading {}", file.display()));
+    }
+    let output = tempfile::NamedTempFile::new().context("making a file to unpack into")?;
+    command::run(
+        Command::new("zstd")
+            .args(["--quiet", "--force", "--decompress", "-o"])
+            .arg(output.path())
+            .arg(file),
+    )?;
+    fs::read(output.path()).context("reading the unpacked module")
 }
 
 /// A module says so itself, in a text `depends=a,b` that ends with a zero byte.
@@ -288,40 +310,109 @@ fn dependencies(module: &[u8]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn noble() -> Distribution {
+        let release = "noble".to_owned();
+        Distribution::Ubuntu { release }
+    }
+
     #[test]
-    fn the_package_of_the_newest_kernel_is_found() {
+    fn ubuntu_boots_its_own_kernel_and_all_others_debians() {
+        let cases = [
+            (Distribution::Debian, Kernel::Debian12),
+            (Distribution::Other, Kernel::Debian12),
+            (noble(), Kernel::Ubuntu),
+        ];
+        for (distribution, kernel) in cases {
+            assert_eq!(Kernel::own_of(&distribution), kernel, "{distribution:?}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_comes_from_its_own_release_or_from_the_machines() {
+        for (kernel, suite) in [
+            (Kernel::Debian12, "bookworm"),
+            (Kernel::Debian11, "bullseye"),
+        ] {
+            for machine in [Distribution::Debian, noble()] {
+                let source = kernel.source(&machine).expect("a source");
+                assert_eq!(source.archive, Archive::Debian);
+                assert_eq!(source.suites(), [suite]);
+            }
+        }
+        let source = Kernel::Ubuntu.source(&noble()).expect("a source");
+        assert_eq!(source.archive, Archive::Ubuntu);
+        assert_eq!(source.suites(), ["noble", "noble-updates"]);
+        Kernel::Ubuntu
+            .source(&Distribution::Debian)
+            .expect_err("it has no such release");
+    }
+
+    #[test]
+    fn the_packages_of_the_newest_kernel_are_found() {
+        let debian = Kernel::Debian11.source(&noble()).expect("a source");
         let fields = "Package: linux-image-cloud-amd64\nVersion: 5.10.223-1\n\
                       Depends: linux-image-5.10.0-32-cloud-amd64 (= 5.10.223-1)\n";
+        let (version, packages) = debian.packages(fields).expect("a kernel");
+        assert_eq!(version, "5.10.0-32-cloud-amd64");
+        assert_eq!(packages, ["linux-image-5.10.0-32-cloud-amd64"]);
+        assert_eq!(debian.packages("Package: x\n"), None);
+
+        let ubuntu = Kernel::Ubuntu.source(&noble()).expect("a source");
+        let fields = "Package: linux-image-virtual\nVersion: 6.8.0-151.151\n\
+                      Depends: linux-image-6.8.0-151-generic\n";
+        let (version, packages) = ubuntu.packages(fields).expect("a kernel");
+        assert_eq!(version, "6.8.0-151-generic");
         assert_eq!(
-            image_package(fields),
-            Some("linux-image-5.10.0-32-cloud-amd64")
+            packages,
+            [
+                "linux-image-6.8.0-151-generic",
+                "linux-modules-6.8.0-151-generic"
+            ]
         );
-        assert_eq!(image_package("Package: x\n"), None);
+    }
+
+    #[test]
+    fn a_module_is_known_by_its_files_name() {
+        for (file, name) in [
+            ("kernel/net/netfilter/xt_mark.ko", Some("xt_mark")),
+            ("lib/modules/6.8/kernel/a-b.ko.zst", Some("a_b")),
+            ("boot/vmlinuz-6.8", None),
+            ("modules.dep", None),
+            ("notes.zst", None),
+        ] {
+            assert_eq!(module_name(Path::new(file)).as_deref(), name, "{file}");
+        }
     }
 
     #[test]
     fn modules_come_after_what_they_depend_on() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut found = BTreeMap::new();
+        let root = folder.path();
         for (name, depends) in [
             ("bridge", "stp,llc"),
             ("stp", "llc"),
             ("llc", ""),
             ("overlay", ""),
         ] {
-            let path = folder.path().join(name);
-            fs::write(
-                &path,
-                format!("\u{7f}ELF\0depends={depends}\0name={name}\0"),
-            )
-            .expect("written");
-            found.insert(name.to_owned(), path);
+            let text = format!("\u{7f}ELF\0depends={depends}\0name={name}\0");
+            fs::write(root.join(format!("{name}.ko")), text).expect("written");
         }
+        fs::write(
+            root.join("modules.builtin"),
+            "kernel/fs/ext4/ext4.ko\nkernel/net/netfilter/xt_mark.ko\n",
+        )
+        .expect("written");
+        let found = Modules::below(root).expect("modules");
+        assert!(!found.are_compressed());
+        let in_order = |wanted: &[&str]| {
+            let order = found.in_order(wanted)?;
+            anyhow::Ok(order.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
+        };
         assert_eq!(
-            load_order(&["overlay", "bridge"], &found).expect("an order"),
+            in_order(&["xt_mark", "overlay", "bridge", "llc", COUNTER]).expect("an order"),
             ["overlay", "llc", "stp", "bridge"]
         );
-        let error = load_order(&["veth"], &found).expect_err("no such module");
+        let error = in_order(&["veth"]).expect_err("no such module");
         assert_eq!(error.to_string(), "the package has no module veth.ko");
     }
 }
