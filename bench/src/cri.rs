@@ -1,7 +1,7 @@
 //! The few calls of the container runtime that the bench makes itself: all of a pod's for the
 //! floor, and for every subject the events and the main processes' pids.
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use hyper_util::rt::TokioIo;
@@ -9,8 +9,6 @@ use proto::cri::v1::{self as api, runtime_service_client::RuntimeServiceClient};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
-
-use crate::pods::{Container, Network, Pod};
 
 /// Enough for a listing of all that a turn makes.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -146,76 +144,5 @@ impl Cri {
         let answer = self.0.clone().remove_pod_sandbox(request).await;
         answer.context("removing a sandbox")?;
         Ok(())
-    }
-}
-
-/// A sandbox as the agents ask for it, below `cgroup_parent`.
-pub fn sandbox_config(pod: &Pod, cgroup_parent: &str, logs: &Path) -> api::PodSandboxConfig {
-    api::PodSandboxConfig {
-        metadata: Some(api::PodSandboxMetadata {
-            name: pod.name.clone(),
-            uid: format!("uid-{}", pod.name),
-            namespace: "default".into(),
-            attempt: 0,
-        }),
-        log_directory: logs.join(&pod.name).display().to_string(),
-        linux: Some(api::LinuxPodSandboxConfig {
-            cgroup_parent: format!("{cgroup_parent}/pod{}", pod.name),
-            security_context: Some(api::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces(pod.network)),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    }
-}
-
-pub fn container_config(
-    container: &Container,
-    attempt: u32,
-    network: Network,
-) -> api::ContainerConfig {
-    let memory = container.memory_mib.map(|mib| i64::from(mib) << 20);
-    api::ContainerConfig {
-        metadata: Some(api::ContainerMetadata {
-            name: container.name.clone(),
-            attempt,
-        }),
-        image: Some(api::ImageSpec {
-            image: container.image.clone(),
-            ..Default::default()
-        }),
-        command: container.command.clone(),
-        labels: HashMap::from([(
-            "io.kubernetes.container.name".to_owned(),
-            container.name.clone(),
-        )]),
-        log_path: format!("{}-{attempt}.log", container.name),
-        linux: Some(api::LinuxContainerConfig {
-            resources: Some(api::LinuxContainerResources {
-                cpu_shares: 2,
-                memory_limit_in_bytes: memory.unwrap_or(0),
-                ..Default::default()
-            }),
-            security_context: Some(api::LinuxContainerSecurityContext {
-                namespace_options: Some(namespaces(network)),
-                ..Default::default()
-            }),
-        }),
-        ..Default::default()
-    }
-}
-
-fn namespaces(network: Network) -> api::NamespaceOption {
-    let network = match network {
-        Network::Host => api::NamespaceMode::Node,
-        Network::Bridge => api::NamespaceMode::Pod,
-    };
-    api::NamespaceOption {
-        network: network.into(),
-        pid: api::NamespaceMode::Container.into(),
-        ipc: api::NamespaceMode::Pod.into(),
-        ..Default::default()
     }
 }

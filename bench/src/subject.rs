@@ -2,6 +2,7 @@
 //! bench itself driving the runtime.
 
 mod agent;
+mod asked;
 mod floor;
 pub mod settings;
 

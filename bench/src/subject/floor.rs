@@ -1,13 +1,14 @@
 //! The floor: the same pods by bare CRI calls, each made as soon as the kernel says that what it
 //! waits for is over. No agent can be faster on this runtime.
 
-use std::{cell::RefCell, collections::HashMap, fs, path::PathBuf, time::Duration};
+use std::{cell::RefCell, collections::HashMap, time::Duration};
 
 use anyhow::{Context as _, Result};
 
+use super::asked::{self, Places};
 use crate::{
     clock::{self, Nanos},
-    cri::{self, Cri},
+    cri::Cri,
     node::Node,
     pods::Pod,
     process::Victim,
@@ -19,8 +20,7 @@ const STEP: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Floor {
     cri: Cri,
-    cgroup: String,
-    logs: PathBuf,
+    places: Places,
     pods: RefCell<HashMap<String, Made>>,
 }
 
@@ -52,8 +52,11 @@ impl Floor {
     pub fn new(node: &Node) -> Self {
         Self {
             cri: node.cri.clone(),
-            cgroup: node.cgroups.pods(),
-            logs: node.dir.join("logs/pods"),
+            places: Places {
+                cgroup: node.cgroups.pods(),
+                logs: node.dir.join("logs/pods"),
+                files: node.dir.join("pods"),
+            },
             pods: RefCell::default(),
         }
     }
@@ -61,8 +64,7 @@ impl Floor {
     /// Makes the pod; returns when each step was over.
     pub async fn place(&self, pod: &Pod) -> Result<Placed> {
         let began = clock::now();
-        let config = cri::sandbox_config(pod, &self.cgroup, &self.logs);
-        fs::create_dir_all(&config.log_directory)?;
+        let config = asked::sandbox(pod, &self.places)?;
         let sandbox = self.cri.run_sandbox(config.clone()).await?;
         let has_sandbox = clock::now();
         for step in &pod.init {
@@ -70,7 +72,7 @@ impl Floor {
                 .cri
                 .create(
                     &sandbox,
-                    cri::container_config(step, 0, pod.network),
+                    asked::container(pod, step, 0, &self.places)?,
                     config.clone(),
                 )
                 .await?;
@@ -84,7 +86,7 @@ impl Floor {
         }
         let mut created = has_sandbox;
         for container in &pod.containers {
-            let container = cri::container_config(container, 0, pod.network);
+            let container = asked::container(pod, container, 0, &self.places)?;
             let id = self.cri.create(&sandbox, container, config.clone()).await?;
             created = clock::now();
             self.cri.start(&id).await?;
@@ -112,9 +114,9 @@ impl Floor {
             made.instances += 1;
             made.clone()
         };
-        let config = cri::sandbox_config(&made.pod, &self.cgroup, &self.logs);
+        let config = asked::sandbox(&made.pod, &self.places)?;
         let container = made.pod.containers.first().context("no container")?;
-        let container = cri::container_config(container, made.instances - 1, made.pod.network);
+        let container = asked::container(&made.pod, container, made.instances - 1, &self.places)?;
         let id = self.cri.create(&made.sandbox, container, config).await?;
         self.cri.start(&id).await
     }
