@@ -4,7 +4,7 @@
 //!
 //! Processor time is shared as there: the two top groups by their weights, and the services
 //! equally. Were the services left in the root group, each shim would weigh as much as half of all
-//! pods. The top groups' names begin with `SKEP_TEST_CGROUP`; all are removed at the end of the turn.
+//! pods (on v1 and two processors). The top groups' names begin with `SKEP_TEST_CGROUP`; all are removed at the end of the turn.
 
 use std::{
     fs, io,
@@ -92,9 +92,9 @@ impl Cgroups {
             make(&dir, &hierarchy)?;
             weigh(&dir)?;
         }
-        let counting = counting();
+        let hierarchies = of_services();
         let mut services = [("agent", Vec::new()), ("runtime", Vec::new())];
-        for hierarchy in &counting {
+        for hierarchy in &hierarchies {
             let system = hierarchy.join(format!("{prefix}-system"));
             make(&system, hierarchy)?;
             allow_real_time(&system, REAL_TIME_US * 2)?;
@@ -168,8 +168,9 @@ fn share_out(dir: &Path) -> Result<()> {
     write(&dir.join("cgroup.subtree_control"), "+cpu")
 }
 
-/// A v1 kernel that shares out real-time by groups, as few distributions' do, refuses it to the
-/// threads of a group until that is given some. On other kernels, and on v2, there is no such file.
+/// A kernel that shares out real-time by groups refuses it to the threads of a group until that is
+/// given some. Few distributions' kernels do, and the bench's subjects get what they get on all
+/// others. Those, and v2, have no such file.
 fn allow_real_time(dir: &Path, us: u32) -> Result<()> {
     let file = dir.join("cpu.rt_runtime_us");
     if file.exists() {
@@ -201,7 +202,7 @@ fn write(file: &Path, value: &str) -> Result<()> {
 
 /// Where a service's group is: the hierarchy that counts processor time, and on v1, where that is
 /// another, the one that shares it out.
-fn counting() -> Vec<PathBuf> {
+fn of_services() -> Vec<PathBuf> {
     let top = Path::new(TOP);
     if is_unified() {
         return vec![top.to_owned()];

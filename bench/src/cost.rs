@@ -213,14 +213,15 @@ fn parse_calls(text: &str) -> Calls {
         .collect()
 }
 
-/// How long containerd has worked on the calls that a pod's start consists of, in ms, by its own
-/// clock: from one reading to the next is what of a start is not the agent's. Asking makes the
-/// runtime work, as with [`Reading`].
+/// How long the calls that a pod's start consists of have taken in containerd, in ms, by its own
+/// clock, its waiting for a processor included: from one reading to the next is what of a start is
+/// not the agent's. Asking makes the runtime work, as with [`Reading`].
 pub async fn starts_ms(node: &Node) -> Result<f64> {
-    Ok(parse_starts_ms(&node.metrics().await?))
+    let ms = parse_starts_ms(&node.metrics().await?);
+    ms.context("containerd does not tell how long its calls take")
 }
 
-fn parse_starts_ms(text: &str) -> f64 {
+fn parse_starts_ms(text: &str) -> Option<f64> {
     let is_start = |method: &str| {
         matches!(
             method,
@@ -230,7 +231,7 @@ fn parse_starts_ms(text: &str) -> f64 {
     parse_by_method(text, "grpc_server_handling_seconds_sum")
         .filter(|(method, _)| is_start(method))
         .map(|(_, seconds)| seconds * 1e3)
-        .sum()
+        .reduce(|one, other| one + other)
 }
 
 /// A metric's value for each method of the CRI, in Prometheus' text form.
@@ -322,7 +323,8 @@ grpc_server_handling_seconds_sum{grpc_method="StartContainer",grpc_service="runt
 grpc_server_handling_seconds_sum{grpc_method="StopContainer",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 2
 grpc_server_handling_seconds_count{grpc_method="RunPodSandbox",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 4
 "#;
-        assert_eq!(parse_starts_ms(text), 750.0);
+        assert_eq!(parse_starts_ms(text), Some(750.0));
+        assert_eq!(parse_starts_ms(""), None);
     }
 
     #[test]

@@ -44,6 +44,8 @@ impl Network {
 pub struct Container {
     pub name: String,
     pub image: String,
+    /// That of the image, which agents name to the runtime.
+    pub user: i64,
     /// Empty: what the image says.
     pub command: Vec<String>,
     /// `resources.limits.memory`, in MiB.
@@ -56,6 +58,7 @@ impl Container {
         Self {
             name: MAIN.to_owned(),
             image: PAUSE_IMAGE.to_owned(),
+            user: 65535,
             command: Vec::new(),
             memory_mib: None,
         }
@@ -66,6 +69,7 @@ impl Container {
         Self {
             name: name.to_owned(),
             image: BUSYBOX_IMAGE.to_owned(),
+            user: 0,
             command: command.iter().map(|&word| word.to_owned()).collect(),
             memory_mib: None,
         }

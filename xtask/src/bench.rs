@@ -216,10 +216,8 @@ fn last_run(records: &Path) -> Result<Last> {
 
 fn build(subjects: &[Subject]) -> Result<Programs> {
     println!("bench: building the agent and the bench");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let messages = command::read_with_errors(
-        Command::new(cargo)
-            .current_dir(command::workspace())
+        command::cargo()
             .args(["build", "--release", "--package", "agent"])
             .args(["--package", "bench", "--bin", "skep", "--bin", "skep-bench"])
             .args(["--message-format", "json-render-diagnostics"]),

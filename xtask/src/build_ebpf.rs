@@ -171,7 +171,7 @@ impl ToolChain {
         match Distribution::of_this_machine() {
             Distribution::Debian => {
                 println!("using a private tool chain, since there is no {missing}");
-                Self::private().map(Ok)
+                Self::private()
             }
             // Ubuntu's compilers have their LLVM inside, where no linker can use it.
             Distribution::Ubuntu { .. } | Distribution::Other => Ok(Err(format!(
@@ -205,11 +205,14 @@ impl ToolChain {
         Self::new(cargo, rustc, sysroot, linker, None).map(Ok)
     }
 
-    fn private() -> Result<Self> {
-        ensure!(
-            command::find("apt-get").is_some(),
-            "a private tool chain is made of Debian's packages, and there is no apt-get; {INSTEAD}"
-        );
+    /// The inner error is why there can be none.
+    fn private() -> Result<Result<Self, String>> {
+        if command::find("apt-get").is_none() {
+            return Ok(Err(format!(
+                "a private tool chain is made of Debian's packages, and there is no apt-get; \
+                 {INSTEAD}"
+            )));
+        }
         let policy = || command::read(Command::new("apt-cache").args(["policy", DEBIAN_COMPILER]));
         let mut listed = policy()?;
         if candidate(&listed).is_none() {
@@ -217,9 +220,11 @@ impl ToolChain {
             setup::update_lists()?;
             listed = policy()?;
         }
-        let version = candidate(&listed).with_context(|| {
-            format!("this distribution has no package {DEBIAN_COMPILER}; {INSTEAD}")
-        })?;
+        let Some(version) = candidate(&listed) else {
+            return Ok(Err(format!(
+                "this distribution has no package {DEBIAN_COMPILER}; {INSTEAD}"
+            )));
+        };
         let name = format!("{version}-{LINKER_VERSION}");
         let folder = cache::ensure("bpf-toolchain", &name, |folder| {
             println!("fetching and building it: some 150 MB, one or two minutes");
@@ -237,6 +242,7 @@ impl ToolChain {
             folder.join("linker/bin"),
             Some(library_folder(&root)?),
         )
+        .map(Ok)
     }
 
     fn new(
@@ -383,7 +389,7 @@ fn build_linker(folder: &Path, libraries: &Path, llvm: &str) -> Result<()> {
     std::os::unix::fs::symlink(&real, prefix.join("lib/libLLVM.so"))
         .context("linking LLVM's library")?;
     let target = folder.join("linker-target");
-    let mut install = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut install = command::cargo();
     install
         .args([
             "install",

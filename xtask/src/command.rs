@@ -65,6 +65,25 @@ pub(crate) fn read_with_errors(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Cargo in the workspace's folder, as a person would run it there: without what cargo told this
+/// program of its own package. Some build scripts watch those variables, and all that depends on
+/// their packages would be built anew whenever cargo is run from here after it was run by hand.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace());
+    for (name, _) in env::vars_os() {
+        if is_of_package(&name) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn is_of_package(variable: &OsStr) -> bool {
+    let name = variable.to_string_lossy();
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+}
+
 pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self")
         .is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
@@ -110,4 +129,23 @@ pub(crate) fn workspace() -> &'static Path {
     PACKAGE
         .parent()
         .expect("the package lies in the workspace's folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_not_told_of_this_package_and_keeps_what_the_user_set() {
+        for name in ["CARGO_PKG_VERSION_MAJOR", "CARGO_MANIFEST_DIR"] {
+            assert!(is_of_package(OsStr::new(name)), "{name}");
+        }
+        for name in ["CARGO_TARGET_DIR", "CARGO_HOME", "CARGO", "PATH"] {
+            assert!(!is_of_package(OsStr::new(name)), "{name}");
+        }
+        // Cargo runs this test too.
+        let removed = cargo();
+        let mut removed = removed.get_envs();
+        assert!(removed.any(|(name, value)| name == "CARGO_MANIFEST_DIR" && value.is_none()));
+    }
 }

@@ -185,8 +185,7 @@ fn kernel_programs(report: &mut Report) {
 }
 
 fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(command::workspace());
+    let mut command = command::cargo();
     command.envs(build_ebpf::object_to_test());
     command
 }

@@ -86,10 +86,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 pub(crate) fn build(release: bool) -> Result<PathBuf> {
     println!("building skep");
     let started = Instant::now();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = command::cargo();
     command
-        .current_dir(command::workspace())
         .args(["build", "--package", "agent", "--bin", "skep"])
         .args(["--message-format", "json-render-diagnostics"]);
     if release {

@@ -125,8 +125,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut report = Report::default();
     for (boot, kernel) in plan(options, own) {
         let archive = kernel.archive();
-        // Where its own kernel is of one archive, a machine can't be asked to have another's; a
-        // kernel that the user names can.
+        // A machine need not have another distribution's packages; only a kernel that the user
+        // names must be there.
         let is_foreign = archive != own.archive() && options.kernel.is_none();
         if is_foreign && !archive.is_a_source()? {
             let (name, label) = (boot.name, archive.label());

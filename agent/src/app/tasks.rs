@@ -57,14 +57,24 @@ impl Tasks {
         name: &'static str,
         task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) -> anyhow::Result<()> {
-        let (ended_tx, ended) = oneshot::channel();
+        let (mut ended_tx, ended) = oneshot::channel();
         let runtime = Handle::current();
         thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
                 priority::raise(name);
-                // Nobody is left to hear it where the agent did not wait for it any longer.
-                let _: Result<(), _> = ended_tx.send(runtime.block_on(task));
+                let result = runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        // Dropped like any other task, before the runtime goes.
+                        () = ended_tx.closed() => None,
+                        result = task => Some(result),
+                    }
+                });
+                if let Some(result) = result {
+                    // Nobody is left to hear it where the agent did not wait any longer.
+                    let _: Result<(), _> = ended_tx.send(result);
+                }
             })
             .with_context(|| format!("start a thread for the {name}"))?;
         self.spawn_fallible(
@@ -147,5 +157,48 @@ pub(super) async fn signals(stop: CancellationToken) {
 pub(super) fn tell_ready() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!(%error, "systemd could not be told that the agent is ready");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_task_ahead_has_a_thread_of_its_name_and_ends_when_asked() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::new(stop.clone());
+        let (told_tx, told) = oneshot::channel();
+        let task = async move {
+            let name = thread::current().name().map(str::to_owned);
+            told_tx.send(name).unwrap();
+            stop.cancelled().await;
+            Ok(())
+        };
+        tasks.spawn_ahead("first", task).unwrap();
+        assert_eq!(told.await.unwrap().as_deref(), Some("first"));
+        assert!(tasks.finish(ExitCode::SUCCESS).await.is_ok());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_panic_ahead_ends_the_agent_and_says_whose_it_was() {
+        let mut tasks = Tasks::new(CancellationToken::new());
+        let task = async { panic!("on purpose") };
+        tasks.spawn_ahead("first", task).unwrap();
+        let error = tasks.first_end().await.unwrap_err();
+        assert_eq!(format!("{error:#}"), "first failed: its thread panicked");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_task_ahead_is_dropped_with_the_others() {
+        let mut tasks = Tasks::new(CancellationToken::new());
+        let (held, dropped) = oneshot::channel::<()>();
+        let task = async move {
+            let _held = held;
+            std::future::pending().await
+        };
+        tasks.spawn_ahead("first", task).unwrap();
+        drop(tasks);
+        assert!(dropped.await.is_err());
     }
 }

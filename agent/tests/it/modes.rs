@@ -1,5 +1,7 @@
 //! The same behaviour, whichever way the agent learns of changes.
 
+use std::collections::BTreeSet;
+
 use rstest::rstest;
 use rustix::process::Signal;
 use serde_json::json;
@@ -8,6 +10,9 @@ use crate::node::{
     Node, SOON,
     yaml::{self, STAY},
 };
+
+/// An ordinary thread's priority, as `proc_pid_stat(5)` tells it.
+const ORDINARY: i64 = 20;
 
 /// Of all, the part that depends on how changes become known.
 pub(crate) async fn behaves(node: Node, mode: &str) {
@@ -165,5 +170,29 @@ async fn what_others_remove_is_known_without_a_listing() {
     node.until_true("its removal is known", SOON, async || exited().await == 0.0)
         .await;
     assert_eq!(node.metric("skep_pleg_missed_total", &[]).await, 0.0);
+    node.down().await;
+}
+
+/// On a busy node an ordinary thread waits for a processor.
+#[tokio::test]
+async fn the_threads_that_tell_of_ends_run_before_ordinary_ones() {
+    let node = Node::builder().up().await;
+    let status: agent::server::wire::Status = node.get("/v1/status").await;
+    let pid = status.agent.pids["agent"].try_into().unwrap();
+    let agent = procfs::process::Process::new(pid).unwrap();
+    let ahead = || -> BTreeSet<String> {
+        // One may end meanwhile.
+        let stats = agent
+            .tasks()
+            .unwrap()
+            .filter_map(|task| task.ok()?.stat().ok());
+        let ahead = stats.filter(|stat| stat.priority < ORDINARY);
+        ahead.map(|stat| stat.comm).collect()
+    };
+    let expected = ["kernel-events", "pleg", "sync loop"].map(str::to_owned);
+    node.until_true("these three and no other", SOON, async || {
+        ahead() == BTreeSet::from(expected.clone())
+    })
+    .await;
     node.down().await;
 }

@@ -1,8 +1,8 @@
 //! `pod-start-seq`: pods of one pause container, one after the other, beside idle ones.
 //!
 //! Measures, in ms: `running` (right before the manifest's rename to CONTAINER_STARTED), and
-//! `in_runtime` (how long containerd worked on the calls of one start: the mean of a round, by its
-//! own clock). They are placed at moments spread over a second. The floor makes each by the bare
+//! `in_runtime` (how long the three calls of a start took in containerd: the mean of a round, by
+//! its own clock). The pods are placed at moments spread over a second. The floor makes each by the bare
 //! three calls.
 
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
             running.push(started.map(|event| ms_between(placed, event.at)));
             names.push(name);
         }
+        // The last call returns after its event.
+        sleep(SETTLE).await;
         #[expect(clippy::cast_precision_loss, reason = "a few")]
         let in_runtime = (cost::starts_ms(&turn.node).await? - before) / PODS as f64;
         let params = json!({"pods": background, "network": network.name()});

@@ -147,7 +147,7 @@ const KNOWN: &[Known] = &[
     time(
         Bench::PodStartSeq,
         "in_runtime",
-        "The runtime's work on one start's calls, by its own clock",
+        "The three calls of a start, by the runtime's own clock",
     ),
     time(
         Bench::PodStartBatch,

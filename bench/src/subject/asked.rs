@@ -10,7 +10,10 @@ use std::{
 
 use proto::cri::v1::{self as api, security_profile::ProfileType};
 
-use crate::pods::{Container, Network, Pod};
+use crate::{
+    cgroup,
+    pods::{Container, Network, Pod},
+};
 
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
@@ -37,6 +40,7 @@ const READONLY_PATHS: [&str; 5] = [
 const OOM_SCORE_ADJ: i64 = 1000;
 /// Of a pod without requests: the least there is.
 const CPU_SHARES: i64 = 2;
+const CPU_PERIOD_US: i64 = 100_000;
 
 /// Where things lie; each pod has folders of its own in them.
 #[derive(Clone, Debug)]
@@ -107,12 +111,17 @@ pub(super) fn container(
         linux: Some(api::LinuxContainerConfig {
             resources: Some(api::LinuxContainerResources {
                 cpu_shares: CPU_SHARES,
+                cpu_period: CPU_PERIOD_US,
                 memory_limit_in_bytes: memory.unwrap_or(0),
                 oom_score_adj: OOM_SCORE_ADJ,
+                unified: unified(),
                 ..Default::default()
             }),
             security_context: Some(api::LinuxContainerSecurityContext {
                 namespace_options: Some(namespaces(pod.network)),
+                run_as_user: Some(api::Int64Value {
+                    value: container.user,
+                }),
                 masked_paths: MASKED_PATHS.map(str::to_owned).to_vec(),
                 readonly_paths: READONLY_PATHS.map(str::to_owned).to_vec(),
                 seccomp: Some(seccomp(ProfileType::Unconfined)),
@@ -121,6 +130,21 @@ pub(super) fn container(
         }),
         ..Default::default()
     })
+}
+
+/// On v2.
+fn unified() -> HashMap<String, String> {
+    let files: &[(&str, &str)] = if cgroup::version() == "v2" {
+        &[
+            ("memory.oom.group", "1"),
+            ("memory.min", "0"),
+            ("memory.low", "0"),
+        ]
+    } else {
+        &[]
+    };
+    let text = |(file, value): &(&str, &str)| ((*file).to_owned(), (*value).to_owned());
+    files.iter().map(text).collect()
 }
 
 /// The hosts file, and one for the termination message.

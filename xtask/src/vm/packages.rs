@@ -49,23 +49,23 @@ impl Archive {
         );
         let listed = || {
             let mut apt = Command::new("apt-get");
-            apt.args(["indextargets", "--format", "$(LABEL) $(REPO_URI)"]);
+            apt.args(["indextargets", "--format", "$(REPO_URI) $(LABEL)"]);
             command::read(apt.arg("Created-By: Packages"))
         };
-        let found = self.mirror_in(&listed()?);
-        if found.is_some() {
-            return Ok(found);
+        let mut list = listed()?;
+        if list.is_empty() {
+            // A machine on which nothing had to be installed may have no package lists at all.
+            setup::update_lists()?;
+            list = listed()?;
         }
-        // A machine on which nothing had to be installed may have no package lists at all.
-        setup::update_lists()?;
-        Ok(self.mirror_in(&listed()?))
+        Ok(self.mirror_in(&list))
     }
 
-    /// From lines like `Debian http://mirror.example/debian/`.
+    /// From lines like `http://mirror.example/debian/ Debian`.
     fn mirror_in(self, listed: &str) -> Option<String> {
-        let mut lines = listed.lines();
-        let found = lines.find_map(|line| line.strip_prefix(self.label())?.strip_prefix(' '))?;
-        Some(found.trim().to_owned())
+        let mut lines = listed.lines().filter_map(|line| line.split_once(' '));
+        let (mirror, _) = lines.find(|(_, label)| label.trim() == self.label())?;
+        Some(mirror.to_owned())
     }
 }
 
@@ -165,17 +165,17 @@ mod tests {
 
     #[test]
     fn the_mirror_is_the_first_of_the_archives_own() {
-        let listed = "Debian-Security http://mirror.example/debian-security/\n\
-                      Some PPA http://ppa.example/ubuntu/\n\
-                      Ubuntu http://mirror.example/ubuntu/\n\
-                      Ubuntu http://security.example/ubuntu/\n";
+        let listed = "http://mirror.example/backports/ Debian Backports\n\
+                      http://ppa.example/ubuntu/ Ubuntu of Somebody\n\
+                      http://mirror.example/ubuntu/ Ubuntu\n\
+                      http://security.example/ubuntu/ Ubuntu\n";
         assert_eq!(
             Archive::Ubuntu.mirror_in(listed).as_deref(),
             Some("http://mirror.example/ubuntu/")
         );
         assert_eq!(Archive::Debian.mirror_in(listed), None);
         assert_eq!(
-            Archive::Debian.mirror_in("Debian http://mirror.example/debian/"),
+            Archive::Debian.mirror_in("http://mirror.example/debian/ Debian"),
             Some("http://mirror.example/debian/".to_owned())
         );
     }
