@@ -77,10 +77,10 @@ impl Tasks {
                 }
             })
             .with_context(|| format!("start a thread for the {name}"))?;
-        self.spawn_fallible(
-            name,
-            async move { ended.await.context("its thread panicked")? },
-        );
+        self.spawn_fallible(name, async move {
+            let panicked = |_: oneshot::error::RecvError| anyhow::anyhow!("its thread panicked");
+            ended.await.map_err(panicked)?
+        });
         Ok(())
     }
 
