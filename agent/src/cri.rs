@@ -12,6 +12,7 @@ mod error;
 mod events;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod turns;
 
 use jiff::Timestamp;
 /// The CRI's messages, for those who fill in configurations.

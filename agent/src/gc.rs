@@ -11,7 +11,10 @@
 mod logs;
 mod plan;
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeSet, HashSet},
+    path::PathBuf,
+};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
@@ -117,6 +120,21 @@ impl Collector {
         }
         errors.extend(logs::remove_dead_links(&self.dirs.container_logs, &self.client).await);
         (changed, errors)
+    }
+
+    /// Everything of every pod that does not run, however young: the end of `down`.
+    pub async fn collect_everything(
+        &self,
+        snapshot: &[SharedRuntimePod],
+    ) -> (BTreeSet<PodUid>, Vec<Error>) {
+        let none = HashSet::new();
+        let pods = Pods {
+            known: &none,
+            finished: &none,
+            are_sources_ready: true,
+        };
+        self.collect(snapshot, &pods, &|_| false, Timestamp::MAX)
+            .await
     }
 
     /// Removes containers, some at a time; returns those that are gone and what failed.

@@ -54,6 +54,8 @@ const FULL_HOUSEKEEPING: Duration = Duration::from_secs(60);
 pub struct Remaining {
     /// Pods that still have workers.
     pub pods: Vec<PodKey>,
+    /// What could not be stopped or removed, once no pod is left.
+    pub faults: Vec<String>,
 }
 
 /// Orders from the local socket.
@@ -107,11 +109,12 @@ pub struct Task {
 }
 
 /// The removal of all records at the end of `down`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Sweep {
     ToCome,
     UnderWay,
-    Done,
+    /// With what could not be removed.
+    Done(Vec<String>),
 }
 
 /// Work of the housekeeping that takes time, done beside the loop.
@@ -121,7 +124,7 @@ enum Job {
     DeadRemoved,
     Collected,
     Cleaned,
-    Swept,
+    Swept(Vec<String>),
 }
 
 impl Task {
@@ -339,18 +342,19 @@ impl Task {
             return;
         };
         let pods = self.workers.keys();
+        let mut faults = Vec::new();
         if pods.is_empty() {
-            match self.sweep {
+            match &self.sweep {
                 Sweep::ToCome => {
                     self.sweep = Sweep::UnderWay;
                     self.pods.clear();
                     return self.sweep();
                 }
                 Sweep::UnderWay => return,
-                Sweep::Done => {}
+                Sweep::Done(told) => faults.clone_from(told),
             }
         }
-        progress.send_replace(Some(Remaining { pods }));
+        progress.send_replace(Some(Remaining { pods, faults }));
     }
 
     /// The runtime came or went: once it is there, everyone looks again.
@@ -371,7 +375,7 @@ impl Task {
                 (self.is_collecting, self.is_cleaning, self.is_dirty) = (false, false, true);
                 self.killing.clear();
                 if matches!(self.sweep, Sweep::UnderWay) {
-                    self.sweep = Sweep::Done;
+                    self.sweep = Sweep::Done(vec![error.to_string()]);
                     self.tell_progress();
                 }
                 return;
@@ -384,8 +388,8 @@ impl Task {
             Job::DeadRemoved => {}
             Job::Collected => self.is_collecting = false,
             Job::Cleaned => self.is_cleaning = false,
-            Job::Swept => {
-                self.sweep = Sweep::Done;
+            Job::Swept(faults) => {
+                self.sweep = Sweep::Done(faults);
                 self.tell_progress();
             }
         }

@@ -12,7 +12,7 @@ use crate::{
     server::RootLock,
     supervise,
     telemetry::chain,
-    types::{clock, quantity::Quantity, runtime::SharedRuntimePod},
+    types::{quantity::Quantity, runtime::SharedRuntimePod},
     volume::{self, Volumes},
     worker::kill_orphan,
 };
@@ -85,19 +85,8 @@ async fn stop_pods(client: &cri::Client, config: &Config) -> anyhow::Result<Vec<
         }
     }
     let collector = gc::Collector::new(client.clone(), config.dirs.clone(), config.gc.clone());
-    let none = HashSet::new();
-    let of = gc::Pods {
-        known: &none,
-        finished: &none,
-        are_sources_ready: true,
-    };
     let (_, errors) = collector
-        .collect(
-            &read_pods(client).await?,
-            &of,
-            &|_| false,
-            clock::wall_now(),
-        )
+        .collect_everything(&read_pods(client).await?)
         .await;
     match errors.first() {
         None => Ok(done),

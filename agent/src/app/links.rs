@@ -237,11 +237,12 @@ fn lines(
         if is_over {
             return None;
         }
-        let now = progress.wait_for(Option::is_some).await.ok()?.clone()?.pods;
+        let Remaining { pods: now, faults } =
+            progress.wait_for(Option::is_some).await.ok()?.clone()?;
         if now == before && !now.is_empty() {
             progress.changed().await.ok()?;
         }
-        let said = news(&before, &now);
+        let said = news(&before, &now, faults);
         let is_over = now.is_empty();
         Some((said, (progress, now, is_over)))
     })
@@ -249,7 +250,7 @@ fn lines(
 }
 
 /// What has happened between two looks. Pure.
-fn news(before: &[PodKey], now: &[PodKey]) -> Vec<wire::DownProgress> {
+fn news(before: &[PodKey], now: &[PodKey], faults: Vec<String>) -> Vec<wire::DownProgress> {
     let line = |message: String, pod: Option<&PodKey>| wire::DownProgress {
         message,
         pod: pod.cloned(),
@@ -261,6 +262,10 @@ fn news(before: &[PodKey], now: &[PodKey]) -> Vec<wire::DownProgress> {
         .filter(|key| !now.contains(key))
         .map(|key| line(format!("pod {key} stopped"), Some(key)))
         .collect();
+    said.extend(faults.into_iter().map(|fault| wire::DownProgress {
+        has_failed: true,
+        ..line(fault, None)
+    }));
     if now.is_empty() {
         said.push(line("all pods are stopped".to_owned(), None));
     }
@@ -281,6 +286,7 @@ mod tests {
         let left = |names: &[&str]| {
             Some(Remaining {
                 pods: names.iter().map(|name| key(name)).collect(),
+                faults: Vec::new(),
             })
         };
         let mut told = std::pin::pin!(lines(seen));
@@ -297,11 +303,32 @@ mod tests {
         assert_eq!(rest, ["pod default/b stopped", "all pods are stopped"]);
     }
 
+    #[tokio::test]
+    async fn down_fails_with_what_could_not_be_removed() {
+        let (progress, seen) = watch::channel(None);
+        progress.send_replace(Some(Remaining {
+            pods: Vec::new(),
+            faults: vec!["remove container c1: busy".to_owned()],
+        }));
+        let told: Vec<_> = lines(seen)
+            .map(|line| (line.message, line.has_failed))
+            .collect()
+            .await;
+        assert_eq!(
+            told,
+            [
+                ("remove container c1: busy".to_owned(), true),
+                ("all pods are stopped".to_owned(), false)
+            ]
+        );
+    }
+
     #[tokio::test(start_paused = true)]
     async fn down_fails_when_the_runtime_does_not_answer_for_long() {
         let (progress, seen) = watch::channel(None);
         progress.send_replace(Some(Remaining {
             pods: vec![key("a"), key("b")],
+            faults: Vec::new(),
         }));
         let failed = async {
             let fault = || Some("container runtime is down: no answer".to_owned());

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, transport::Channel};
 
 use super::{
     Call, Error, Events, ExecOutput, ImageFs, ImageRecord, ListedPod, RuntimeStatus, Version,
-    convert, endpoint, events, labels,
+    convert, endpoint, events, labels, turns::Turns,
 };
 use crate::{
     config::{CgroupDriver, RuntimeSettings},
@@ -47,6 +47,7 @@ pub struct Client {
     timeout: Duration,
     /// For messages: the endpoint as it was given.
     endpoint: Arc<str>,
+    removals: Turns,
 }
 
 /// Records a call in the metrics of KRT-18.
@@ -137,6 +138,7 @@ impl Client {
             images: ImageServiceClient::new(images).max_decoding_message_size(MAX_MESSAGE),
             timeout: settings.request_timeout,
             endpoint: settings.endpoint.as_str().into(),
+            removals: Turns::default(),
         })
     }
 
@@ -403,8 +405,10 @@ impl Client {
         .await
     }
 
-    /// Removes the container, by force if it runs; may be repeated.
+    /// Removes the container, by force if it runs; may be repeated, also while it is under way:
+    /// containerd refuses a second removal then, so the second waits for the first.
     pub async fn remove_container(&self, container: &ContainerId) -> Result<(), Error> {
+        let _turn = self.removals.take(container).await;
         let mut client = self.runtime.clone();
         let request = api::RemoveContainerRequest {
             container_id: container.to_string(),

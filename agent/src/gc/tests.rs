@@ -400,6 +400,23 @@ async fn a_pod_that_nobody_wants_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn the_end_of_down_removes_what_is_too_young_otherwise() {
+    let setup = setup();
+    let pod = setup.dead_pod("young").await;
+    let collector = Collector {
+        settings: GcSettings {
+            min_age: Duration::from_secs(100 * 365 * 24 * 3600),
+            ..settings()
+        },
+        ..setup.collector.clone()
+    };
+    let (changed, errors) = collector.collect_everything(&[pod]).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(changed, uids(&["young"]).into_iter().collect());
+    assert_eq!(setup.client.list_pods().await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn a_containers_logs_go_with_it_and_no_other_ones() {
     let setup = setup();
     let pod = setup.dead_pod("u").await;

@@ -3,9 +3,9 @@
 //! Reads the PLEG's cache instead of listing the runtime. Nothing is destroyed before every source
 //! has been read once (SRC-08).
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{FULL_HOUSEKEEPING, Job, Task};
 use crate::{
@@ -21,6 +21,10 @@ use crate::{
     },
     worker::{Context, kill_orphan, machine::Phase},
 };
+
+/// How often the end of `down` looks at what the runtime still has, and the pause between two looks.
+const SWEEPS: u32 = 10;
+const SWEEP_AGAIN: Duration = Duration::from_millis(500);
 
 impl Task {
     pub(super) fn housekeeping(&mut self) {
@@ -124,33 +128,26 @@ impl Task {
     }
 
     /// Everything of every pod, once no worker is left: also of pods that had none, because their
-    /// manifests went while no agent ran.
+    /// manifests went while no agent ran. What stays all the same is told.
     pub(super) fn sweep(&mut self) {
         let (collector, context) = (self.deps.collector.clone(), self.deps.context.clone());
         self.jobs.spawn(async move {
-            let none = HashSet::new();
-            let of = gc::Pods {
-                known: &none,
-                finished: &none,
-                are_sources_ready: true,
-            };
-            let running = context.pleg.cache().all();
-            for pod in running.iter().filter(|pod| pod.is_running()) {
-                if let Err(error) = kill_orphan(&context.runtime, pod).await {
-                    tracing::warn!(pod = %pod.key, %error, "An unknown pod could not be stopped");
+            let mut faults = sweep_once(&collector, &context).await;
+            for _ in 1..SWEEPS {
+                if context.pleg.cache().all().is_empty() {
+                    break;
                 }
-                read_again(&context, &pod.uid).await;
+                // A runtime that is behind, or was busy.
+                sleep(SWEEP_AGAIN).await;
+                faults = sweep_once(&collector, &context).await;
             }
-            let pods = context.pleg.cache().all();
-            let (changed, errors) = collector
-                .collect(&pods, &of, &|_| false, clock::wall_now())
-                .await;
-            report(&errors);
-            for uid in changed {
-                read_again(&context, &uid).await;
-            }
-            clean_unknown(&context, &none).await;
-            Job::Swept
+            clean_unknown(&context, &HashSet::new()).await;
+            let left = context.pleg.cache().all();
+            faults
+                .extend(left.iter().map(|pod| {
+                    format!("pod {} is stopped, but the runtime still has it", pod.key)
+                }));
+            Job::Swept(faults)
         });
     }
 
@@ -300,6 +297,29 @@ async fn clean_unknown(context: &Context, known: &HashSet<PodUid>) {
         }
         Err(error) => tracing::warn!(error = %chain(&error), "Cgroups cannot be read"),
     }
+}
+
+/// Stops and removes everything that the runtime has, and reads what it has then. What failed, for
+/// users to read.
+async fn sweep_once(collector: &gc::Collector, context: &Context) -> Vec<String> {
+    let mut faults = Vec::new();
+    for pod in context.pleg.cache().all() {
+        if pod.is_running()
+            && let Err(error) = kill_orphan(&context.runtime, &pod).await
+        {
+            faults.push(format!("stop pod {}: {error}", pod.key));
+        }
+        // Also of those that do not run: an end that only the kernel has told keeps a container.
+        read_again(context, &pod.uid).await;
+    }
+    let (changed, errors) = collector
+        .collect_everything(&context.pleg.cache().all())
+        .await;
+    faults.extend(errors.iter().map(|error| chain(error).to_string()));
+    for uid in changed {
+        read_again(context, &uid).await;
+    }
+    faults
 }
 
 /// After a removal: what the runtime has of the pod is less now.
