@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, os::fd::OwnedFd, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use aya::programs::loaded_programs;
 use procfs::process::Process;
 use tokio::time::sleep;
@@ -18,6 +18,10 @@ const BPF_PROG_TYPE_TRACING: u32 = 26;
 
 /// What asking for the calls makes the runtime do is over by then.
 const AFTER_CALLS: Duration = Duration::from_secs(1);
+
+/// How often, and with what pause between, the end of calls is looked for.
+const LOOKS: u32 = 100;
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The kernel counts the run time of its programs while this lives.
 #[derive(Debug)]
@@ -213,25 +217,52 @@ fn parse_calls(text: &str) -> Calls {
         .collect()
 }
 
-/// How long the calls that a pod's start consists of have taken in containerd, in ms, by its own
-/// clock, its waiting for a processor included: from one reading to the next is what of a start is
-/// not the agent's. Asking makes the runtime work, as with [`Reading`].
-pub async fn starts_ms(node: &Node) -> Result<f64> {
-    let ms = parse_starts_ms(&node.metrics().await?);
-    ms.context("containerd does not tell how long its calls take")
+/// What pods' starts have cost containerd so far, by its own clock. Asking makes the runtime work,
+/// as with [`Reading`].
+#[derive(Debug, PartialEq)]
+pub struct Starts {
+    /// How long the calls have taken that a start consists of, waiting for a processor included: what of
+    /// a start is not the agent's.
+    ms: f64,
+    /// Containers that were started.
+    count: f64,
 }
 
-fn parse_starts_ms(text: &str) -> Option<f64> {
-    let is_start = |method: &str| {
-        matches!(
-            method,
-            "RunPodSandbox" | "CreateContainer" | "StartContainer"
-        )
-    };
-    parse_by_method(text, "grpc_server_handling_seconds_sum")
-        .filter(|(method, _)| is_start(method))
-        .map(|(_, seconds)| seconds * 1e3)
-        .reduce(|one, other| one + other)
+impl Starts {
+    pub async fn read(node: &Node) -> Result<Self> {
+        let starts = Self::parse(&node.metrics().await?);
+        starts.context("containerd does not tell how long its calls take")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let sum = |metric: &str, of: &[&str]| {
+            parse_by_method(text, metric)
+                .filter(|(method, _)| of.contains(&method.as_str()))
+                .map(|(_, value)| value)
+                .reduce(|one, other| one + other)
+        };
+        let of = ["RunPodSandbox", "CreateContainer", "StartContainer"];
+        Some(Self {
+            ms: sum("grpc_server_handling_seconds_sum", &of)? * 1e3,
+            // None has returned yet.
+            count: sum("grpc_server_handling_seconds_count", &["StartContainer"]).unwrap_or(0.0),
+        })
+    }
+
+    /// The mean of the `expected` starts since this reading, in ms, once the last of their calls has
+    /// returned, which is after its event.
+    pub async fn mean_since(&self, node: &Node, expected: usize) -> Result<f64> {
+        for _ in 0..LOOKS {
+            let now = Self::read(node).await?;
+            let count = now.count - self.count;
+            #[expect(clippy::cast_precision_loss, reason = "a few")]
+            if count >= expected as f64 {
+                return Ok((now.ms - self.ms) / count);
+            }
+            sleep(LOOK).await;
+        }
+        bail!("containerd has not started {expected} containers");
+    }
 }
 
 /// A metric's value for each method of the CRI, in Prometheus' text form.
@@ -322,9 +353,14 @@ grpc_server_handled_total{grpc_method="Status",grpc_service="runtime.v1.RuntimeS
 grpc_server_handling_seconds_sum{grpc_method="StartContainer",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 0.5
 grpc_server_handling_seconds_sum{grpc_method="StopContainer",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 2
 grpc_server_handling_seconds_count{grpc_method="RunPodSandbox",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 4
+grpc_server_handling_seconds_count{grpc_method="StartContainer",grpc_service="runtime.v1.RuntimeService",grpc_type="unary"} 3
 "#;
-        assert_eq!(parse_starts_ms(text), Some(750.0));
-        assert_eq!(parse_starts_ms(""), None);
+        let starts = Starts {
+            ms: 750.0,
+            count: 3.0,
+        };
+        assert_eq!(Starts::parse(text), Some(starts));
+        assert_eq!(Starts::parse(""), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::kills::{LIMIT, PERIOD};
 use crate::{
     clock::{Jitter, ms_between},
-    cost,
+    cost::Starts,
     pods::{MAIN, Network, Pod},
     record::Bench,
     turn::{Group, Turn},
@@ -30,7 +30,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
     for &network in super::networks(turn).await? {
         let mut names = Vec::new();
         let mut running = Vec::new();
-        let before = cost::starts_ms(&turn.node).await?;
+        let before = Starts::read(&turn.node).await?;
         for wait in Jitter::new(u64::from(turn.round)).spread(PODS, PERIOD) {
             sleep(SETTLE + wait).await;
             let name = turn.name("seq");
@@ -44,10 +44,7 @@ pub(super) async fn run(turn: &mut Turn) -> Result<()> {
             running.push(started.map(|event| ms_between(placed, event.at)));
             names.push(name);
         }
-        // The last call returns after its event.
-        sleep(SETTLE).await;
-        #[expect(clippy::cast_precision_loss, reason = "a few")]
-        let in_runtime = (cost::starts_ms(&turn.node).await? - before) / PODS as f64;
+        let in_runtime = before.mean_since(&turn.node, PODS).await?;
         let params = json!({"pods": background, "network": network.name()});
         let group = Group::with_lost(Bench::PodStartSeq, "running", "ms", &running);
         turn.record(group.params(params.clone()))?;
