@@ -151,7 +151,16 @@ impl Pod {
     }
 }
 
-async fn speaks(setup: &Box, has_news: bool) {
+/// What came to containerd's side of the interface after its 1.6.
+#[derive(Clone, Copy)]
+struct Has {
+    /// Since 1.7.
+    events: bool,
+    /// Since 2.0.
+    configuration: bool,
+}
+
+async fn speaks(setup: &Box, has: Has) {
     let client = Client::new(&RuntimeSettings {
         endpoint: setup.settings.endpoint(),
         image_endpoint: None,
@@ -168,7 +177,7 @@ async fn speaks(setup: &Box, has_news: bool) {
     .await
     .unwrap();
     let driver = client.runtime_config().await.unwrap();
-    assert_eq!(driver, has_news.then_some(CgroupDriver::Cgroupfs));
+    assert_eq!(driver, has.configuration.then_some(CgroupDriver::Cgroupfs));
     let none = BTreeMap::new();
     let image = client.image_status(IMAGE, &none).await.unwrap().unwrap();
     assert!(image.size > 0);
@@ -269,7 +278,7 @@ async fn speaks(setup: &Box, has_news: bool) {
     assert_eq!(client.container_pid(&long).await.unwrap(), None);
     match events {
         Ok(mut events) => {
-            assert!(has_news);
+            assert!(has.events);
             let stopped = async {
                 loop {
                     let event = events.next().await.unwrap().unwrap();
@@ -282,7 +291,7 @@ async fn speaks(setup: &Box, has_news: bool) {
             assert_eq!(event.uid, Some(pod.uid.clone()));
         }
         Err(error) => {
-            assert!(!has_news, "{error}");
+            assert!(!has.events, "{error}");
             assert!(error.is_unimplemented(), "{error}");
         }
     }
@@ -294,10 +303,10 @@ async fn speaks(setup: &Box, has_news: bool) {
     pod.remove().await;
 }
 
-async fn with_runtime(setup: Box, has_news: bool) {
+async fn with_runtime(setup: Box, has: Has) {
     let started = timeout(LIMIT, start_or_adopt(setup.settings.clone())).await;
     let _running = started.unwrap().unwrap();
-    speaks(&setup, has_news).await;
+    speaks(&setup, has).await;
     timeout(LIMIT, stop(&setup.settings))
         .await
         .unwrap()
@@ -311,9 +320,12 @@ async fn with_runtime(setup: Box, has_news: bool) {
 #[tokio::test]
 async fn the_distributions_containerd_is_understood() {
     if let Some(setup) = boxed("c1", "") {
-        // Debian 12 has 1.6, without event stream and configuration call.
         let version = agent::supervise::installed(&setup.settings).await.unwrap();
-        with_runtime(setup, version.major >= 2).await;
+        let has = Has {
+            events: (version.major, version.minor) >= (1, 7),
+            configuration: version.major >= 2,
+        };
+        with_runtime(setup, has).await;
     }
 }
 
@@ -321,6 +333,10 @@ async fn the_distributions_containerd_is_understood() {
 async fn the_tested_containerd_is_understood() {
     let bin_dirs = env::var("SKEP_TEST_BIN_DIRS").unwrap_or_default();
     if let Some(setup) = boxed("c2", &bin_dirs) {
-        with_runtime(setup, true).await;
+        let has = Has {
+            events: true,
+            configuration: true,
+        };
+        with_runtime(setup, has).await;
     }
 }
