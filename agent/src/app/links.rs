@@ -262,13 +262,13 @@ fn news(before: &[PodKey], now: &[PodKey], faults: Vec<String>) -> Vec<wire::Dow
         .filter(|key| !now.contains(key))
         .map(|key| line(format!("pod {key} stopped"), Some(key)))
         .collect();
+    if now.is_empty() && faults.is_empty() {
+        said.push(line("all pods are stopped".to_owned(), None));
+    }
     said.extend(faults.into_iter().map(|fault| wire::DownProgress {
         has_failed: true,
         ..line(fault, None)
     }));
-    if now.is_empty() {
-        said.push(line("all pods are stopped".to_owned(), None));
-    }
     said
 }
 
@@ -314,13 +314,7 @@ mod tests {
             .map(|line| (line.message, line.has_failed))
             .collect()
             .await;
-        assert_eq!(
-            told,
-            [
-                ("remove container c1: busy".to_owned(), true),
-                ("all pods are stopped".to_owned(), false)
-            ]
-        );
+        assert_eq!(told, [("remove container c1: busy".to_owned(), true)]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -143,10 +143,10 @@ impl Task {
             }
             clean_unknown(&context, &HashSet::new()).await;
             let left = context.pleg.cache().all();
-            faults
-                .extend(left.iter().map(|pod| {
-                    format!("pod {} is stopped, but the runtime still has it", pod.key)
-                }));
+            faults.extend(
+                left.iter()
+                    .map(|pod| format!("the runtime still has pod {}", pod.key)),
+            );
             Job::Swept(faults)
         });
     }
