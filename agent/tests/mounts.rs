@@ -32,14 +32,20 @@ fn is_inside(name: &str) -> bool {
         return true;
     }
     let before = mount_points();
-    let status = Command::new("unshare")
+    // Its output is kept apart: it has a result of its own, which would be counted as well.
+    let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private"])
         .arg(env::current_exe().expect("a running test has a file"))
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
-        .status()
+        .output()
         .expect("unshare (util-linux) runs");
-    assert!(status.success(), "{name} failed in its mount namespace");
+    assert!(
+        output.status.success(),
+        "{name} failed in its mount namespace: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     let ours = |point: &&PathBuf| point.to_string_lossy().contains("skep-mounts-");
     assert_eq!(mount_points().iter().find(ours), None, "of {before:?}");
     false
