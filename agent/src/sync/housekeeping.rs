@@ -143,10 +143,15 @@ impl Task {
             }
             clean_unknown(&context, &HashSet::new()).await;
             let left = context.pleg.cache().all();
-            faults.extend(
-                left.iter()
-                    .map(|pod| format!("the runtime still has pod {}", pod.key)),
-            );
+            if left.is_empty() {
+                // What failed on the way was done by another job, or by a later look.
+                for fault in faults.drain(..) {
+                    tracing::warn!(fault, "Something failed while everything was stopped");
+                }
+            }
+            for pod in left {
+                faults.push(format!("the runtime still has pod {}", pod.key));
+            }
             Job::Swept(faults)
         });
     }
